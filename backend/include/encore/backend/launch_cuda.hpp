@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/stream.hpp>
+#include <encore/backend/team.hpp>
+
+#include <cuda_runtime.h>
+
+namespace encore::backend {
+
+/// Throws DeviceError naming `what` and CUDA's own message unless `status` is success; clears the last error.
+void check_cuda(cudaError_t status, const char* what);
+
+namespace impl {
+
+/// Kernels are launched by a plain `<<<>>>` of the functor, not by Kokkos::parallel_for: on an H200 a graph
+/// node of Kokkos' launch costs 1.31 us against 0.77 us for this one, and no launch can take Kokkos' path
+/// through shared constant memory, which a graph must not contain.
+inline constexpr int range_threads = 256;
+
+#if defined(__CUDACC__)
+
+template <class Functor>
+__global__ void __launch_bounds__(range_threads) run_range(const __grid_constant__ Functor functor,
+                                                           std::int64_t size) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * range_threads + threadIdx.x;
+  if (i < size) functor(i);
+}
+
+template <int Threads, class Functor>
+__global__ void __launch_bounds__(Threads) run_teams(const __grid_constant__ Functor functor) {
+  extern __shared__ __align__(16) std::byte scratch[];
+  functor(CudaTeam<Threads>(scratch));
+}
+
+template <class Kernel>
+void prime_cuda(Kernel* kernel, std::size_t scratch_bytes, const char* label) {
+  cudaFuncAttributes attributes;  // Asking for them loads the kernel, which may not happen in a capture.
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel), label);
+  if (scratch_bytes > 48 * 1024)
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(scratch_bytes)),
+               label);
+}
+
+template <class Functor>
+void launch_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Range range, const Functor& functor) {
+  auto* kernel = &run_range<Functor>;
+  if (stream.mode() == StreamMode::prime) return prime_cuda(kernel, 0, label);
+  const auto blocks = static_cast<unsigned>((range.size + range_threads - 1) / range_threads);
+  kernel<<<blocks, range_threads, 0, stream.execution_space().cuda_stream()>>>(functor, range.size);
+  check_cuda(cudaGetLastError(), label);
+}
+
+template <int Threads, class Functor>
+void launch_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Teams<Threads> teams,
+                 const Functor& functor) {
+  auto* kernel = &run_teams<Threads, Functor>;
+  if (stream.mode() == StreamMode::prime || teams.scratch_bytes > 48 * 1024)
+    prime_cuda(kernel, teams.scratch_bytes, label);
+  if (stream.mode() == StreamMode::prime) return;
+  kernel<<<static_cast<unsigned>(teams.league), Threads, teams.scratch_bytes,
+           stream.execution_space().cuda_stream()>>>(functor);
+  check_cuda(cudaGetLastError(), label);
+}
+
+#endif
+
+}  // namespace impl
+}  // namespace encore::backend

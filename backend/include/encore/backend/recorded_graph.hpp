@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/stream.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace encore::backend {
+
+/// Kernels recorded once from a stream and replayed on it: a CUDA graph, or on a host a Tape that runs in one
+/// parallel region. Owns neither the buffers nor the stream, both of which must outlive it. Move-only.
+template <class Space>
+class RecordedGraph {
+ public:
+  /// Calls `body` twice on this thread: once to prime, once to record. No kernel runs, so no buffer changes.
+  /// When `body` throws or the driver refuses, the stream is left as it was and the exception is passed on
+  /// (CaptureError for the driver's refusals).
+  RecordedGraph(Stream<Space>& stream, std::string name, const std::function<void()>& body);
+  ~RecordedGraph();
+  RecordedGraph(RecordedGraph&&) noexcept;
+  RecordedGraph& operator=(RecordedGraph&&) noexcept;
+
+  /// Queues all recorded kernels once. Neither allocates nor synchronises. Throws DeviceError.
+  void replay();
+
+  const std::string& name() const { return name_; }
+  /// Graph nodes (CUDA) or recorded kernels (hosts).
+  std::size_t nodes() const;
+  /// Seconds spent recording, and turning the recording into something that can be replayed.
+  double record_seconds() const { return record_seconds_; }
+  double instantiate_seconds() const { return instantiate_seconds_; }
+
+ private:
+  struct Recording;
+  Stream<Space>* stream_;
+  std::string name_;
+  std::unique_ptr<Recording> recording_;
+  double record_seconds_ = 0;
+  double instantiate_seconds_ = 0;
+};
+
+}  // namespace encore::backend

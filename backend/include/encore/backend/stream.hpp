@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/space.hpp>
+#include <encore/backend/tape.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace encore::backend {
+
+/// execute: kernels run. prime: nothing runs, but kernels are loaded and vendor algorithms chosen, so that a
+/// recording is never a process' first use of them. record: kernels are stored for replay and do not run.
+enum class StreamMode { execute, prime, record };
+
+/// Running totals of a stream. A replayed step must leave the last three unchanged.
+struct StreamCounters {
+  std::uint64_t launches = 0;
+  std::uint64_t replays = 0;
+  std::uint64_t synchronizations = 0;
+  std::uint64_t host_copies = 0;
+};
+
+/// An ordered queue of kernels on one execution space instance. Not copyable; used by one thread at a time.
+template <class Space>
+class Stream {
+ public:
+  /// Makes its own instance (CUDA: on a new non-blocking stream). Throws DeviceError.
+  Stream();
+  /// Works on the caller's instance, which must outlive the stream; on CUDA it must not be the legacy stream.
+  explicit Stream(const Space& instance);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  const Space& execution_space() const { return space_; }
+  /// Host threads that run a kernel; 1 on Serial and CUDA.
+  int threads() const;
+  StreamMode mode() const { return mode_; }
+  const StreamCounters& counters() const { return counters_; }
+
+  /// Waits until everything queued has run. Counted. Throws CaptureError while recording, and DeviceError
+  /// when a kernel failed.
+  void synchronize(const char* reason);
+
+  /// Queues a copy inside the space. May be recorded.
+  void copy(void* destination, const void* source, std::size_t bytes, const char* label);
+  /// Queues a copy between host and device memory. Counted. Throws CaptureError while recording: a replay
+  /// would read or write a host address that may be gone. Unless the host side is a StagingAllocation the
+  /// call may block.
+  void copy_to_host(void* host, const void* device, std::size_t bytes, const char* label);
+  void copy_to_device(void* device, const void* host, std::size_t bytes, const char* label);
+  /// Sets bytes to zero. May be recorded.
+  void clear(void* destination, std::size_t bytes, const char* label);
+
+  // For the launch gateway and RecordedGraph.
+  void count_launch() { ++counters_.launches; }
+  void count_replay() { ++counters_.replays; }
+  Tape* tape() const { return tape_; }
+  void set_mode(StreamMode mode, Tape* tape = nullptr) {
+    mode_ = mode;
+    tape_ = tape;
+  }
+
+ private:
+  void refuse_while_recording(const char* what, const char* label) const;
+
+  std::shared_ptr<void> owned_native_stream_;
+  Space space_;
+  StreamMode mode_ = StreamMode::execute;
+  Tape* tape_ = nullptr;
+  StreamCounters counters_;
+};
+
+/// Restores the mode when a recording is left, also by an exception.
+template <class Space>
+class ModeScope {
+ public:
+  ModeScope(Stream<Space>& stream, StreamMode mode, Tape* tape = nullptr)
+      : stream_(stream), mode_(stream.mode()), tape_(stream.tape()) {
+    stream.set_mode(mode, tape);
+  }
+  ~ModeScope() { stream_.set_mode(mode_, tape_); }
+  ModeScope(const ModeScope&) = delete;
+  ModeScope& operator=(const ModeScope&) = delete;
+
+ private:
+  Stream<Space>& stream_;
+  StreamMode mode_;
+  Tape* tape_;
+};
+
+}  // namespace encore::backend

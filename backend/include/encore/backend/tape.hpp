@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/access.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace encore::backend {
+
+/// A recorded list of host kernels. Replaying it opens one parallel region, in which every thread takes the
+/// same share of every kernel, and waits for the others only where a kernel touches bytes that an earlier
+/// one wrote (or writes bytes that an earlier one read).
+class Tape {
+ public:
+  /// Runs the functor for the work items [begin, end).
+  using Chunk = void (*)(const void* functor, std::int64_t begin, std::int64_t end, std::size_t scratch_bytes);
+
+  Tape() = default;
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+  Tape(Tape&&) noexcept = default;
+  Tape& operator=(Tape&&) noexcept = default;
+
+  /// Copies the functor and keeps it until the tape dies. A kernel without accesses depends on all others.
+  template <class Functor>
+  void append(const char* label, Accesses accesses, std::int64_t size, std::size_t scratch_bytes, Chunk chunk,
+              const Functor& functor) {
+    static_assert(std::is_trivially_copyable_v<Functor> || std::is_copy_constructible_v<Functor>);
+    functors_.push_back(std::make_shared<const Functor>(functor));
+    append_operation(label, accesses, size, scratch_bytes, chunk, functors_.back().get());
+  }
+
+  /// Runs every kernel once, on `threads` threads of one parallel region (no region when it is 1).
+  void replay(int threads) const;
+
+  std::size_t size() const { return operations_.size(); }
+  /// Barriers inside one replay, without the region's own end.
+  std::size_t barriers() const { return barriers_; }
+  std::vector<std::string> labels() const;
+
+ private:
+  struct Operation {
+    const char* label;
+    Chunk chunk;
+    const void* functor;
+    std::int64_t size;
+    std::size_t scratch_bytes;
+    bool barrier_before;
+  };
+
+  void append_operation(const char* label, Accesses accesses, std::int64_t size, std::size_t scratch_bytes,
+                        Chunk chunk, const void* functor);
+  void run_share(int thread, int threads) const;
+
+  std::vector<Operation> operations_;
+  std::vector<std::shared_ptr<const void>> functors_;
+  std::vector<Access> since_barrier_;
+  bool unknown_since_barrier_ = false;
+  std::size_t barriers_ = 0;
+};
+
+}  // namespace encore::backend

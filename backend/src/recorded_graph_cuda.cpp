@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/backend/launch.hpp>
+#include <encore/backend/recorded_graph.hpp>
+
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <utility>
+
+namespace encore::backend {
+
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void check_capture(cudaError_t status, const std::string& name) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw CaptureError("recording '" + name + "': CUDA says " + cudaGetErrorName(status) + ", " +
+                     cudaGetErrorString(status));
+}
+
+/// Ends a capture that an exception left open and throws its graph away.
+class CaptureScope {
+ public:
+  CaptureScope(cudaStream_t stream, const std::string& name) : stream_(stream) {
+    // Thread-local: other threads may go on using the device; anything unsafe on this thread is refused.
+    check_capture(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), name);
+  }
+  ~CaptureScope() {
+    if (ended_) return;
+    cudaGraph_t graph = nullptr;
+    (void)cudaStreamEndCapture(stream_, &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+  }
+  CaptureScope(const CaptureScope&) = delete;
+  CaptureScope& operator=(const CaptureScope&) = delete;
+
+  cudaGraph_t end(const std::string& name) {
+    ended_ = true;
+    cudaGraph_t graph = nullptr;
+    const cudaError_t status = cudaStreamEndCapture(stream_, &graph);
+    if (status != cudaSuccess && graph != nullptr) (void)cudaGraphDestroy(graph);
+    check_capture(status, name);
+    return graph;
+  }
+
+ private:
+  cudaStream_t stream_;
+  bool ended_ = false;
+};
+
+struct GraphDeleter {
+  void operator()(cudaGraph_t graph) const { (void)cudaGraphDestroy(graph); }
+};
+struct GraphExecutableDeleter {
+  void operator()(cudaGraphExec_t graph) const { (void)cudaGraphExecDestroy(graph); }
+};
+
+}  // namespace
+
+template <>
+struct RecordedGraph<Kokkos::Cuda>::Recording {
+  std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphDeleter> graph;
+  std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphExecutableDeleter> executable;
+  std::size_t nodes = 0;
+};
+
+template <>
+RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::string name,
+                                           const std::function<void()>& body)
+    : stream_(&stream), name_(std::move(name)), recording_(std::make_unique<Recording>()) {
+  const cudaStream_t native = stream.execution_space().cuda_stream();
+  auto start = std::chrono::steady_clock::now();
+  {
+    const ModeScope<Kokkos::Cuda> prime(stream, StreamMode::prime);
+    body();
+  }
+  {
+    const ModeScope<Kokkos::Cuda> record(stream, StreamMode::record);
+    CaptureScope capture(native, name_);
+    body();
+    recording_->graph.reset(capture.end(name_));
+  }
+  record_seconds_ = seconds_since(start);
+
+  start = std::chrono::steady_clock::now();
+  check_capture(cudaGraphGetNodes(recording_->graph.get(), nullptr, &recording_->nodes), name_);
+  cudaGraphExec_t executable = nullptr;
+  check_capture(cudaGraphInstantiate(&executable, recording_->graph.get(), 0), name_);
+  recording_->executable.reset(executable);
+  check_capture(cudaGraphUpload(executable, native), name_);
+  instantiate_seconds_ = seconds_since(start);
+}
+
+template <>
+RecordedGraph<Kokkos::Cuda>::~RecordedGraph() = default;
+template <>
+RecordedGraph<Kokkos::Cuda>::RecordedGraph(RecordedGraph&&) noexcept = default;
+template <>
+RecordedGraph<Kokkos::Cuda>& RecordedGraph<Kokkos::Cuda>::operator=(RecordedGraph&&) noexcept = default;
+
+template <>
+void RecordedGraph<Kokkos::Cuda>::replay() {
+  stream_->count_replay();
+  check_cuda(cudaGraphLaunch(recording_->executable.get(), stream_->execution_space().cuda_stream()),
+             name_.c_str());
+}
+
+template <>
+std::size_t RecordedGraph<Kokkos::Cuda>::nodes() const {
+  return recording_->nodes;
+}
+
+}  // namespace encore::backend

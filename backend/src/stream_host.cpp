@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/backend/launch.hpp>
+
+#include <cstring>
+
+namespace encore::backend {
+
+template <class Space>
+Stream<Space>::Stream() = default;
+
+template <class Space>
+Stream<Space>::Stream(const Space& instance) : space_(instance) {}
+
+template <class Space>
+Stream<Space>::~Stream() = default;
+
+template <class Space>
+int Stream<Space>::threads() const {
+  return static_cast<int>(space_.concurrency());
+}
+
+template <class Space>
+void Stream<Space>::refuse_while_recording(const char* what, const char* label) const {
+  if (mode_ != StreamMode::record) return;
+  throw CaptureError(std::string(what) + " '" + label +
+                     "' inside a recorded run: move it before or after the run, or leave the run eager");
+}
+
+template <class Space>
+void Stream<Space>::synchronize(const char* reason) {
+  refuse_while_recording("synchronization", reason);
+  if (mode_ == StreamMode::prime) return;
+  ++counters_.synchronizations;
+  space_.fence(reason);
+}
+
+template <class Space>
+void Stream<Space>::copy(void* destination, const void* source, std::size_t bytes, const char* label) {
+  launch_native(*this, label,
+                {write(static_cast<std::byte*>(destination), bytes),
+                 read(static_cast<const std::byte*>(source), bytes)},
+                [=] { std::memcpy(destination, source, bytes); });
+}
+
+template <class Space>
+void Stream<Space>::copy_to_host(void* host, const void* device, std::size_t bytes, const char* label) {
+  refuse_while_recording("host copy", label);
+  if (mode_ == StreamMode::prime) return;
+  ++counters_.host_copies;
+  std::memcpy(host, device, bytes);
+}
+
+template <class Space>
+void Stream<Space>::copy_to_device(void* device, const void* host, std::size_t bytes, const char* label) {
+  copy_to_host(device, host, bytes, label);
+}
+
+template <class Space>
+void Stream<Space>::clear(void* destination, std::size_t bytes, const char* label) {
+  launch_native(*this, label, {write(static_cast<std::byte*>(destination), bytes)},
+                [=] { std::memset(destination, 0, bytes); });
+}
+
+namespace impl {
+
+namespace {
+
+struct Share {
+  Tape::Chunk chunk;
+  const void* functor;
+  std::int64_t size;
+  std::size_t scratch_bytes;
+  std::int64_t shares;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t share) const {
+    KOKKOS_IF_ON_HOST((const std::int64_t begin = size * share / shares;
+                       const std::int64_t end = size * (share + 1) / shares;
+                       if (begin < end) chunk(functor, begin, end, scratch_bytes);))
+  }
+};
+
+}  // namespace
+
+template <class Space>
+void run_shares(const Stream<Space>& stream, const char* label, std::int64_t size, std::size_t scratch_bytes,
+                Tape::Chunk chunk, const void* functor) {
+  const std::int64_t shares = std::min<std::int64_t>(stream.threads(), size);
+  using Policy = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>, Kokkos::Schedule<Kokkos::Static>>;
+  Kokkos::parallel_for(label, Policy(stream.execution_space(), 0, shares),
+                       Share{chunk, functor, size, scratch_bytes, shares});
+}
+
+#define ENCORE_INSTANTIATE(SPACE)                                                                          \
+  template void run_shares(const Stream<SPACE>&, const char*, std::int64_t, std::size_t, Tape::Chunk,      \
+                           const void*);
+ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial))
+ENCORE_IF_OPENMP(ENCORE_INSTANTIATE(Kokkos::OpenMP))
+#undef ENCORE_INSTANTIATE
+
+}  // namespace impl
+
+ENCORE_IF_SERIAL(template class Stream<Kokkos::Serial>;)
+ENCORE_IF_OPENMP(template class Stream<Kokkos::OpenMP>;)
+
+}  // namespace encore::backend
