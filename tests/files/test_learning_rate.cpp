@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <encore/model/files/learning_rate.hpp>
+#include <initializer_list>
 #include <numbers>
 
 using encore::model::learning_rate;

@@ -28,10 +28,11 @@ struct AttentionShape {
   float scale;           ///< usually 1 / sqrt(head_dim)
 };
 
-/// Dropout on the attention probabilities. Probability 0 draws nothing.
+/// Dropout on the attention probabilities. Element (b, h, query, key) of the segment's draws belongs to the
+/// probability at ((b * heads + h) * tokens + query) * tokens + key.
 struct AttentionDropout {
-  float probability = 0.0F;
-  const RandomState* state = nullptr;
+  const double* probability = nullptr;  ///< in the space's memory; null: no dropout
+  const RandomState* state = nullptr;   ///< in the space's memory
   std::uint32_t segment = 0;
 };
 
