@@ -63,7 +63,7 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Range r
   if constexpr (is_host_space<Space>) {
     impl::run_or_record(stream, label, accesses, range.size, 0, &impl::run_range_share<Functor>, functor);
   } else {
-    impl::launch_cuda(stream, label, range, functor);
+    launch_on_cuda(stream, label, range, functor);
   }
 }
 
@@ -78,7 +78,7 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Teams<T
     impl::run_or_record(stream, label, accesses, teams.league, teams.scratch_bytes,
                         &impl::run_teams_share<Functor>, functor);
   } else {
-    impl::launch_cuda(stream, label, teams, functor);
+    launch_on_cuda(stream, label, teams, functor);
   }
 }
 

@@ -43,21 +43,27 @@ void prime_cuda(Kernel* kernel, std::size_t scratch_bytes, const char* label) {
                label);
 }
 
+#endif
+
+}  // namespace impl
+
+#if defined(__CUDACC__)
+
 template <class Functor>
-void launch_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Range range, const Functor& functor) {
-  auto* kernel = &run_range<Functor>;
-  if (stream.mode() == StreamMode::prime) return prime_cuda(kernel, 0, label);
-  const auto blocks = static_cast<unsigned>((range.size + range_threads - 1) / range_threads);
-  kernel<<<blocks, range_threads, 0, stream.execution_space().cuda_stream()>>>(functor, range.size);
+void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Range range, const Functor& functor) {
+  auto* kernel = &impl::run_range<Functor>;
+  if (stream.mode() == StreamMode::prime) return impl::prime_cuda(kernel, 0, label);
+  const auto blocks = static_cast<unsigned>((range.size + impl::range_threads - 1) / impl::range_threads);
+  kernel<<<blocks, impl::range_threads, 0, stream.execution_space().cuda_stream()>>>(functor, range.size);
   check_cuda(cudaGetLastError(), label);
 }
 
 template <int Threads, class Functor>
-void launch_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Teams<Threads> teams,
+void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Teams<Threads> teams,
                  const Functor& functor) {
-  auto* kernel = &run_teams<Threads, Functor>;
+  auto* kernel = &impl::run_teams<Threads, Functor>;
   if (stream.mode() == StreamMode::prime || teams.scratch_bytes > 48 * 1024)
-    prime_cuda(kernel, teams.scratch_bytes, label);
+    impl::prime_cuda(kernel, teams.scratch_bytes, label);
   if (stream.mode() == StreamMode::prime) return;
   kernel<<<static_cast<unsigned>(teams.league), Threads, teams.scratch_bytes,
            stream.execution_space().cuda_stream()>>>(functor);
@@ -66,5 +72,4 @@ void launch_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Teams<Threads>
 
 #endif
 
-}  // namespace impl
 }  // namespace encore::backend
