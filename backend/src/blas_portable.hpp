@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 namespace encore::backend::impl {
 
@@ -88,28 +90,29 @@ struct PortableScratch {
   bool sums;  ///< partial sums are kept between blocks of k
 };
 
-/// result[c][r] = rows[r][c] for one square of lanes x lanes, in log2(lanes) interleaving passes.
-template <class A>
-inline void transpose_square(const A* source, std::int64_t source_stride, A* destination,
-                             std::int64_t destination_stride) {
-  constexpr int lanes = vector_lanes<A>;
-  A even[lanes][lanes];
-  A odd[lanes][lanes];
-  for (int r = 0; r < lanes; ++r) std::memcpy(even[r], source + r * source_stride, sizeof even[r]);
-  auto* from = even;
-  auto* to = odd;
+/// Transposes a square of lanes x lanes in place, by log2(lanes) passes that interleave row r with row
+/// r + lanes / 2.
+template <class A, int... Lane>
+inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std::integer_sequence<int, Lane...>) {
+  constexpr int lanes = sizeof...(Lane);
+  typedef A Lanes __attribute__((vector_size(lanes * sizeof(A)), aligned(alignof(A)), may_alias));
+  Lanes rows[lanes];
+#pragma GCC unroll 16
+  for (int r = 0; r < lanes; ++r) rows[r] = reinterpret_cast<const Lanes*>(square)[r];
+#pragma GCC unroll 4
   for (int pass = 1; pass < lanes; pass *= 2) {
+    Lanes next[lanes];
+#pragma GCC unroll 16
     for (int r = 0; r < lanes / 2; ++r) {
-      for (int c = 0; c < lanes / 2; ++c) {
-        to[2 * r][2 * c] = from[r][c];
-        to[2 * r][2 * c + 1] = from[r + lanes / 2][c];
-        to[2 * r + 1][2 * c] = from[r][c + lanes / 2];
-        to[2 * r + 1][2 * c + 1] = from[r + lanes / 2][c + lanes / 2];
-      }
+      next[2 * r] = __builtin_shufflevector(rows[r], rows[r + lanes / 2], (Lane / 2 + Lane % 2 * lanes)...);
+      next[2 * r + 1] =
+          __builtin_shufflevector(rows[r], rows[r + lanes / 2], (lanes / 2 + Lane / 2 + Lane % 2 * lanes)...);
     }
-    std::swap(from, to);
+#pragma GCC unroll 16
+    for (int r = 0; r < lanes; ++r) rows[r] = next[r];
   }
-  for (int c = 0; c < lanes; ++c) std::memcpy(destination + c * destination_stride, from[c], sizeof even[c]);
+#pragma GCC unroll 16
+  for (int r = 0; r < lanes; ++r) reinterpret_cast<Lanes*>(square)[r] = rows[r];
 }
 
 /// packed[panel][p][j] = op(second)(k_begin + p, column_begin + panel * micro_columns + j); zero past the tile.
@@ -133,7 +136,7 @@ void pack_second(const T* second, std::int64_t stride, bool transposed, std::int
       continue;
     }
     const T* source = second + column * stride + k_begin;
-    constexpr std::int64_t lanes = vector_lanes<A>;
+    constexpr int lanes = vector_lanes<A>;
     std::int64_t done = 0;
     if (count == width) {
       A square[lanes][lanes];
@@ -142,7 +145,9 @@ void pack_second(const T* second, std::int64_t stride, bool transposed, std::int
           for (std::int64_t r = 0; r < lanes; ++r)
             for (std::int64_t c = 0; c < lanes; ++c)
               square[r][c] = static_cast<A>(source[(j + r) * stride + done + c]);
-          transpose_square(&square[0][0], lanes, packed + done * width + j, width);
+          transpose_square(square, std::make_integer_sequence<int, lanes>());
+          for (std::int64_t r = 0; r < lanes; ++r)
+            std::memcpy(packed + (done + r) * width + j, square[r], sizeof square[r]);
         }
       }
     }

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/data_type.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace encore::graph {
+
+enum class BufferId : std::uint32_t {};
+
+/// What a buffer is for. Only activations live in the arena, whose memory is reused inside a step.
+enum class BufferKind { parameter, gradient, optimizer_state, input, scalar, metric, state, activation };
+inline constexpr int buffer_kinds = 8;
+std::string_view name_of(BufferKind kind);
+
+struct Buffer {
+  std::string name;  ///< such as `layer.3/attn/qkv`; unique in its program
+  backend::DataType type;
+  std::vector<std::int64_t> shape;
+  BufferKind kind = BufferKind::activation;
+
+  std::int64_t elements() const;
+  std::size_t bytes() const;
+};
+
+enum class Module { embedding, attn, mlp, moe_router, moe_preprocess, moe_experts, moe_combine, mamba, head, optimizer, comm, random };
+std::string_view name_of(Module module);
+
+enum class Phase { forward, backward, update };
+std::string_view name_of(Phase phase);
+
+/// One named piece of a step: the unit that policies select, and that errors, dumps and profiles name.
+struct Segment {
+  std::string name;  ///< such as `layer.3/attn/forward`, with `microbatch.1/` before it where there are several
+  Module module;
+  Phase phase;
+  std::int32_t layer = -1;       ///< -1: belongs to no layer
+  std::int32_t microbatch = -1;  ///< -1: belongs to the whole step
+  std::vector<BufferId> reads;
+  std::vector<BufferId> writes;
+};
+
+/// A program without its code: buffers, and segments in the order in which they run. Plans, policies and
+/// dumps need no more than this, so they touch no device.
+class Outline {
+ public:
+  /// Throws InternalError when the name is taken or a dimension is negative.
+  BufferId add_buffer(Buffer buffer);
+  /// Throws InternalError when the name is taken or a buffer is unknown.
+  std::size_t add_segment(Segment segment);
+
+  const Buffer& buffer(BufferId id) const { return buffers_[static_cast<std::size_t>(id)]; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  const std::vector<Segment>& segments() const { return segments_; }
+  std::optional<BufferId> find_buffer(std::string_view name) const;
+
+  /// Changes when a buffer or segment is added, removed, renamed, reordered, retyped or reshaped.
+  std::uint64_t signature() const;
+
+ private:
+  std::vector<Buffer> buffers_;
+  std::vector<Segment> segments_;
+  std::unordered_map<std::string, BufferId> buffer_names_;
+  std::unordered_map<std::string, std::size_t> segment_names_;
+};
+
+}  // namespace encore::graph

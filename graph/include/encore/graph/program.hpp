@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/device.hpp>
+#include <encore/backend/error.hpp>
+#include <encore/graph/outline.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace encore::graph {
+
+/// The address of every buffer of a program. Owns nothing.
+class Bindings {
+ public:
+  explicit Bindings(const Outline& outline) : addresses_(outline.buffers().size(), nullptr) {}
+
+  void bind(BufferId id, std::byte* address) { addresses_[static_cast<std::size_t>(id)] = address; }
+  std::byte* address(BufferId id) const { return addresses_[static_cast<std::size_t>(id)]; }
+  friend bool operator==(const Bindings&, const Bindings&) = default;
+
+ private:
+  std::vector<std::byte*> addresses_;
+};
+
+/// What a segment's body gets: the device, and its buffers as typed views. A body that touches a buffer it
+/// did not declare, or takes it as another type, throws InternalError naming segment and buffer.
+template <class Space>
+class Execution {
+ public:
+  Execution(backend::Device<Space>& device, const Outline& outline, const Bindings& bindings,
+            const Segment& segment)
+      : device_(&device), outline_(&outline), bindings_(&bindings), segment_(&segment) {}
+
+  backend::Device<Space>& device() const { return *device_; }
+  backend::Stream<Space>& stream() const { return device_->stream(); }
+  const Segment& segment() const { return *segment_; }
+
+  /// `T const` for reading, `T` for writing.
+  template <class T>
+  T* pointer(BufferId id) const {
+    check(id, backend::data_type_of<T>, !std::is_const_v<T>);
+    return reinterpret_cast<T*>(bindings_->address(id));
+  }
+
+  /// All elements in one row.
+  template <class T>
+  backend::Vector<T, Space> vector(BufferId id) const {
+    return {pointer<T>(id), static_cast<std::size_t>(outline_->buffer(id).elements())};
+  }
+
+  /// [product of all dimensions but the last, last dimension].
+  template <class T>
+  backend::Matrix<T, Space> matrix(BufferId id) const {
+    const Buffer& buffer = outline_->buffer(id);
+    const std::int64_t columns = buffer.shape.empty() ? 1 : buffer.shape.back();
+    return {pointer<T>(id), static_cast<std::size_t>(columns == 0 ? 0 : buffer.elements() / columns),
+            static_cast<std::size_t>(columns)};
+  }
+
+ private:
+  void check(BufferId id, backend::DataType type, bool writes) const {
+    const auto listed = [&](const std::vector<BufferId>& list) {
+      return std::find(list.begin(), list.end(), id) != list.end();
+    };
+    const Buffer& buffer = outline_->buffer(id);
+    if (!listed(segment_->writes) && (writes || !listed(segment_->reads)))
+      throw InternalError("segment '" + segment_->name + "' " + (writes ? "writes" : "reads") + " buffer '" +
+                          buffer.name + "' without having declared it");
+    if (buffer.type != type)
+      throw InternalError("segment '" + segment_->name + "' takes buffer '" + buffer.name + "' of type " +
+                          std::string(backend::name_of(buffer.type)) + " as " +
+                          std::string(backend::name_of(type)));
+    if (bindings_->address(id) == nullptr && buffer.elements() > 0)
+      throw InternalError("buffer '" + buffer.name + "' has no memory in segment '" + segment_->name + "'");
+  }
+
+  backend::Device<Space>* device_;
+  const Outline* outline_;
+  const Bindings* bindings_;
+  const Segment* segment_;
+};
+
+/// An outline with the code of its segments. Bodies only launch kernels: they may run any number of times,
+/// eagerly or while recording, and must do the same each time.
+template <class Space>
+class Program {
+ public:
+  using Body = std::function<void(Execution<Space>&)>;
+
+  Outline& outline() { return outline_; }
+  const Outline& outline() const { return outline_; }
+
+  BufferId add_buffer(Buffer buffer) { return outline_.add_buffer(std::move(buffer)); }
+  void add_segment(Segment segment, Body body) {
+    outline_.add_segment(std::move(segment));
+    bodies_.push_back(std::move(body));
+  }
+
+  void run_segment(std::size_t index, backend::Device<Space>& device, const Bindings& bindings) const {
+    Execution<Space> execution(device, outline_, bindings, outline_.segments()[index]);
+    bodies_[index](execution);
+  }
+
+ private:
+  Outline outline_;
+  std::vector<Body> bodies_;
+};
+
+}  // namespace encore::graph

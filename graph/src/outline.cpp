@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/graph/outline.hpp>
+
+#include <array>
+#include <functional>
+#include <numeric>
+
+namespace encore::graph {
+
+std::string_view name_of(BufferKind kind) {
+  constexpr std::array<std::string_view, buffer_kinds> names{
+      "parameter", "gradient", "optimizer_state", "input", "scalar", "metric", "state", "activation"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::string_view name_of(Module module) {
+  constexpr std::array<std::string_view, 12> names{"embedding",   "attn",        "mlp",   "moe_router",
+                                                   "moe_preprocess", "moe_experts", "moe_combine", "mamba",
+                                                   "head",        "optimizer",   "comm",  "random"};
+  return names[static_cast<std::size_t>(module)];
+}
+
+std::string_view name_of(Phase phase) {
+  constexpr std::array<std::string_view, 3> names{"forward", "backward", "update"};
+  return names[static_cast<std::size_t>(phase)];
+}
+
+std::int64_t Buffer::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::size_t Buffer::bytes() const { return static_cast<std::size_t>(elements()) * backend::size_of(type); }
+
+BufferId Outline::add_buffer(Buffer buffer) {
+  for (const std::int64_t extent : buffer.shape)
+    if (extent < 0) throw InternalError("buffer '" + buffer.name + "' has a negative dimension");
+  const auto id = static_cast<BufferId>(buffers_.size());
+  if (!buffer_names_.emplace(buffer.name, id).second)
+    throw InternalError("two buffers are called '" + buffer.name + "'");
+  buffers_.push_back(std::move(buffer));
+  return id;
+}
+
+std::size_t Outline::add_segment(Segment segment) {
+  for (const auto* list : {&segment.reads, &segment.writes})
+    for (const BufferId id : *list)
+      if (static_cast<std::size_t>(id) >= buffers_.size())
+        throw InternalError("segment '" + segment.name + "' names a buffer that its program does not have");
+  const std::size_t index = segments_.size();
+  if (!segment_names_.emplace(segment.name, index).second)
+    throw InternalError("two segments are called '" + segment.name + "'");
+  segments_.push_back(std::move(segment));
+  return index;
+}
+
+std::optional<BufferId> Outline::find_buffer(std::string_view name) const {
+  const auto found = buffer_names_.find(std::string(name));
+  if (found == buffer_names_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::uint64_t Outline::signature() const {
+  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+  const auto mix_byte = [&](unsigned char byte) { hash = (hash ^ byte) * 1099511628211ULL; };
+  const auto mix_number = [&](std::uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) mix_byte(static_cast<unsigned char>(number >> shift));
+  };
+  const auto mix_text = [&](const std::string& text) {
+    for (const char character : text) mix_byte(static_cast<unsigned char>(character));
+    mix_byte(0);
+  };
+  for (const Buffer& buffer : buffers_) {
+    mix_text(buffer.name);
+    mix_number(static_cast<std::uint64_t>(buffer.type));
+    mix_number(static_cast<std::uint64_t>(buffer.kind));
+    mix_number(buffer.shape.size());
+    for (const std::int64_t extent : buffer.shape) mix_number(static_cast<std::uint64_t>(extent));
+  }
+  for (const Segment& segment : segments_) {
+    mix_text(segment.name);
+    mix_number(static_cast<std::uint64_t>(segment.module));
+    mix_number(static_cast<std::uint64_t>(segment.phase));
+    for (const auto* list : {&segment.reads, &segment.writes}) {
+      mix_number(list->size());
+      for (const BufferId id : *list) mix_number(static_cast<std::uint64_t>(id));
+    }
+  }
+  return hash;
+}
+
+}  // namespace encore::graph
