@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What find_package(Encore) needs: targets, configuration, version and settings. Skipped when Encore is part of another
+# project that installs nothing of it.
+
+include(CMakePackageConfigHelpers)
+option(ENCORE_INSTALL "Install Encore" ${PROJECT_IS_TOP_LEVEL})
+if(NOT ENCORE_INSTALL)
+  return()
+endif()
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Encore")
+get_property(libraries GLOBAL PROPERTY ENCORE_LIBRARIES)
+install(TARGETS ${libraries} EXPORT EncoreTargets
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(EXPORT EncoreTargets NAMESPACE Encore:: DESTINATION "${package_dir}")
+
+foreach(folder backend kernels graph model)
+  if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/include")
+    install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+  endif()
+endforeach()
+install(DIRECTORY "${ENCORE_GENERATED_INCLUDE_DIR}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+
+if(TARGET Kokkos::kokkos AND DEFINED Kokkos_DIR)
+  set(ENCORE_KOKKOS_DIR "${Kokkos_DIR}")
+endif()
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/EncoreConfig.cmake.in" "${PROJECT_BINARY_DIR}/EncoreConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/EncoreConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
+configure_file("${PROJECT_SOURCE_DIR}/cmake/EncoreSettings.cmake.in" "${PROJECT_BINARY_DIR}/EncoreSettings.cmake" @ONLY)
+install(FILES
+  "${PROJECT_BINARY_DIR}/EncoreConfig.cmake"
+  "${PROJECT_BINARY_DIR}/EncoreConfigVersion.cmake"
+  "${PROJECT_BINARY_DIR}/EncoreSettings.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/FindEncoreOpenBLAS.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/FindEncoreCuDNN.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/FindEncoreNCCL.cmake"
+  DESTINATION "${package_dir}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
