@@ -71,7 +71,7 @@ MemoryPlan plan_memory(const Outline& outline) {
   std::vector<PlannedActivation> waiting;
   for (std::size_t index = 0; index < outline.buffers().size(); ++index) {
     const Buffer& buffer = outline.buffers()[index];
-    plan.bytes_by_kind[static_cast<std::size_t>(buffer.kind)] += buffer.bytes();
+    if (!buffer.part) plan.bytes_by_kind[static_cast<std::size_t>(buffer.kind)] += buffer.bytes();
     if (buffer.kind != BufferKind::activation || lifetimes[index].first_write == never) continue;
     waiting.push_back({static_cast<BufferId>(index), 0, rounded(buffer.bytes()), lifetimes[index].first_write,
                        lifetimes[index].last_use});

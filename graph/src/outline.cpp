@@ -35,6 +35,12 @@ std::size_t Buffer::bytes() const { return static_cast<std::size_t>(elements()) 
 BufferId Outline::add_buffer(Buffer buffer) {
   for (const std::int64_t extent : buffer.shape)
     if (extent < 0) throw InternalError("buffer '" + buffer.name + "' has a negative dimension");
+  if (buffer.part) {
+    const std::size_t whole = static_cast<std::size_t>(buffer.part->whole);
+    if (whole >= buffers_.size() || buffers_[whole].part || buffers_[whole].kind == BufferKind::activation ||
+        buffer.part->offset_bytes + buffer.bytes() > buffers_[whole].bytes())
+      throw InternalError("buffer '" + buffer.name + "' does not lie inside the buffer it is a part of");
+  }
   const auto id = static_cast<BufferId>(buffers_.size());
   if (!buffer_names_.emplace(buffer.name, id).second)
     throw InternalError("two buffers are called '" + buffer.name + "'");
@@ -74,6 +80,7 @@ std::uint64_t Outline::signature() const {
     mix_text(buffer.name);
     mix_number(static_cast<std::uint64_t>(buffer.type));
     mix_number(static_cast<std::uint64_t>(buffer.kind));
+    if (buffer.part) mix_number(buffer.part->offset_bytes);
     mix_number(buffer.shape.size());
     for (const std::int64_t extent : buffer.shape) mix_number(static_cast<std::uint64_t>(extent));
   }

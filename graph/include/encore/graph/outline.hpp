@@ -19,11 +19,18 @@ enum class BufferKind { parameter, gradient, optimizer_state, input, scalar, met
 inline constexpr int buffer_kinds = 8;
 std::string_view name_of(BufferKind kind);
 
+/// Where a buffer lies that is a part of another one, as a parameter is of the array of all parameters.
+struct BufferPart {
+  BufferId whole;
+  std::size_t offset_bytes;
+};
+
 struct Buffer {
   std::string name;  ///< such as `layer.3/attn/qkv`; unique in its program
   backend::DataType type;
   std::vector<std::int64_t> shape;
   BufferKind kind = BufferKind::activation;
+  std::optional<BufferPart> part = std::nullopt;
 
   std::int64_t elements() const;
   std::size_t bytes() const;
@@ -50,7 +57,8 @@ struct Segment {
 /// dumps need no more than this, so they touch no device.
 class Outline {
  public:
-  /// Throws InternalError when the name is taken or a dimension is negative.
+  /// Throws InternalError when the name is taken, a dimension is negative, or a part sticks out of its whole
+  /// (which may not be a part itself, nor an activation).
   BufferId add_buffer(Buffer buffer);
   /// Throws InternalError when the name is taken or a buffer is unknown.
   std::size_t add_segment(Segment segment);

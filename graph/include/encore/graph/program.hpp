@@ -3,6 +3,7 @@
 
 #include <encore/backend/device.hpp>
 #include <encore/backend/error.hpp>
+#include <encore/graph/memory_plan.hpp>
 #include <encore/graph/outline.hpp>
 
 #include <algorithm>
@@ -18,6 +19,17 @@ class Bindings {
   explicit Bindings(const Outline& outline) : addresses_(outline.buffers().size(), nullptr) {}
 
   void bind(BufferId id, std::byte* address) { addresses_[static_cast<std::size_t>(id)] = address; }
+  /// Binds the activations to their places in an arena of the plan's size.
+  void bind_arena(const MemoryPlan& plan, std::byte* arena) {
+    for (const PlannedActivation& activation : plan.activations)
+      bind(activation.buffer, arena + activation.offset);
+  }
+  /// Binds every part relative to its whole, which must be bound.
+  void bind_parts(const Outline& outline) {
+    for (std::size_t index = 0; index < addresses_.size(); ++index)
+      if (const auto& part = outline.buffers()[index].part)
+        addresses_[index] = address(part->whole) + part->offset_bytes;
+  }
   std::byte* address(BufferId id) const { return addresses_[static_cast<std::size_t>(id)]; }
   friend bool operator==(const Bindings&, const Bindings&) = default;
 
