@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace encore::model {
+
+enum class Normalization { layer_norm, rms_norm };
+enum class Activation {
+  gelu,       ///< x * Phi(x), with the exact normal distribution
+  gelu_tanh,  ///< its approximation by tanh (`gelu_new` of Hugging Face)
+  swiglu      ///< silu(gate) * up, two projections
+};
+enum class Position {
+  learned,
+  rope_half_split,  ///< pairs (i, i + head_dim / 2), as Llama
+  rope_interleaved  ///< pairs (2 i, 2 i + 1)
+};
+enum class Precision { fp32, bf16 };
+enum class BackendKind { serial, openmp, cuda };
+enum class GraphImplementation { none, layer, full_iteration };
+enum class GraphModule { attn, mlp, moe, moe_router, moe_preprocess, mamba };
+enum class OptimizerPlacement {
+  separate,  ///< a run of its own, recorded apart
+  joined,    ///< part of the full iteration's run
+  eager      ///< never recorded
+};
+
+/// The name that configuration files use.
+std::string_view name_of(Normalization value) noexcept;
+std::string_view name_of(Activation value) noexcept;
+std::string_view name_of(Position value) noexcept;
+std::string_view name_of(Precision value) noexcept;
+std::string_view name_of(BackendKind value) noexcept;
+std::string_view name_of(GraphImplementation value) noexcept;
+std::string_view name_of(GraphModule value) noexcept;
+std::string_view name_of(OptimizerPlacement value) noexcept;
+
+// What the numbers mean, their ranges and their defaults stand in one table: `configuration_keys()` in
+// configuration_sources.hpp. The initial values here are those defaults, where a default depends on nothing else.
+
+/// The shape of a model and what its forward pass computes.
+struct ModelConfiguration {
+  std::string family;  ///< `gpt2` or `llama`: decides tensor names and the defaults of what follows
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  std::int64_t seq = 0;  ///< most positions
+  Normalization normalization = Normalization::rms_norm;
+  Activation activation = Activation::swiglu;
+  Position position = Position::rope_half_split;
+  bool qkv_bias = false;
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool tie_embeddings = false;
+  double norm_epsilon = 1e-5;
+  double rope_theta = 10000;
+  double dropout = 0;  ///< after the embedding and on both residual branches
+  double attention_dropout = 0;
+  double initializer_range = 0.02;
+
+  friend bool operator==(const ModelConfiguration&, const ModelConfiguration&) = default;
+};
+
+struct TrainConfiguration {
+  std::int64_t steps = 100;
+  std::int64_t microbatch = 1;    ///< sequences
+  std::int64_t microbatches = 1;  ///< accumulated into one step
+  std::int64_t seq = 0;           ///< tokens of a training sequence
+  double lr = 3e-4;
+  double min_lr = 3e-4;
+  std::int64_t lr_warmup_steps = 0;
+  std::int64_t lr_decay_steps = 0;  ///< 0: all steps
+  double weight_decay = 0.1;
+  bool decay_all = false;  ///< weight decay on biases and normalization weights too
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double clip = 1;  ///< largest norm of the gradient; 0: any
+  Precision precision = Precision::fp32;
+  Precision gradient_type = Precision::fp32;
+  Precision optimizer_state = Precision::fp32;
+  bool master_weights = false;
+  std::int64_t checkpoint_interval = 0;  ///< steps; 0: only after the last
+
+  friend bool operator==(const TrainConfiguration&, const TrainConfiguration&) = default;
+};
+
+struct GraphConfiguration {
+  GraphImplementation impl = GraphImplementation::full_iteration;
+  std::vector<GraphModule> modules;  ///< for `layer`; empty: whole layers. Each once, in the order of the enumeration
+  OptimizerPlacement optimizer = OptimizerPlacement::joined;
+  std::int64_t warmup_steps = 3;
+  std::int64_t validate_every = 0;  ///< steps; 0: never
+  std::int64_t memory_limit = 0;    ///< bytes; 0: none
+  bool recapture = false;           ///< instead of an error where the replay contract is broken
+
+  friend bool operator==(const GraphConfiguration&, const GraphConfiguration&) = default;
+};
+
+struct ParallelConfiguration {
+  std::int64_t data = 1;
+  std::int64_t tensor = 1;
+  std::int64_t expert = 1;
+  std::int64_t pipeline = 1;
+
+  friend bool operator==(const ParallelConfiguration&, const ParallelConfiguration&) = default;
+};
+
+struct Configuration {
+  ModelConfiguration model;
+  TrainConfiguration train;
+  GraphConfiguration graph;
+  ParallelConfiguration parallel;
+  BackendKind backend = BackendKind::openmp;
+  std::int64_t seed = 1;
+
+  friend bool operator==(const Configuration&, const Configuration&) = default;
+};
+
+/// Weights and biases of the whole model; tied embeddings count once.
+std::int64_t parameter_count(const ModelConfiguration& model);
+
+/// Throws ConfigurationError, with the key, the value and what would be allowed, unless the model is one that this
+/// version computes: every number in its range and every combination possible.
+void check(const ModelConfiguration& model);
+void check(const Configuration& configuration);
+
+}  // namespace encore::model
