@@ -26,6 +26,9 @@ MatrixOperand<T> operand(const Matrix<T, Space>& view) {
           static_cast<std::int64_t>(view.stride_0())};
 }
 
+/// library: the vendor's (cuBLASLt, OpenBLAS). portable: the kernel that comes with Encore, on hosts only.
+enum class BlasEngine { library, portable };
+
 /// What is added to the product. `addend` has the result's shape and may be the result itself.
 template <class Result>
 struct MatrixProductOptions {
@@ -39,6 +42,9 @@ struct MatrixProductOptions {
 /// Dense matrix products with float accumulation (double for double): cuBLASLt on CUDA; on hosts OpenBLAS or
 /// a portable kernel, cut into tiles that do not depend on the number of threads, so results do not either.
 /// Owns its workspace and remembers the algorithm chosen for each shape. One stream at a time.
+/// On hosts OpenBLAS computes float and double where it was found, passes a short check of its results, and runs
+/// kernels made for this processor (releases older than the processor fall back to SSE3 ones, four times slower
+/// than the portable kernel); bfloat16 operands always take the portable kernel.
 template <class Space>
 class Blas {
  public:
@@ -50,7 +56,8 @@ class Blas {
   /// result = alpha * op(first) * op(second) + beta * addend + bias.
   /// op(first) is [m, k], op(second) is [k, n], result is [m, n]. T is the operands' type; Result is T, or
   /// float with bfloat16 operands. Throws InternalError naming the shapes when they do not match.
-  /// May be captured; allocates and synchronises nothing.
+  /// With beta 0 or without an addend the result is only written; with alpha 0 the operands are not read.
+  /// May be captured. Allocates and synchronises nothing, but for tuning (below).
   template <class T, class Result>
   void multiply(Stream<Space>& stream, const char* label, Transpose transpose_first,
                 MatrixOperand<const T> first, Transpose transpose_second, MatrixOperand<const T> second,
@@ -58,6 +65,15 @@ class Blas {
 
   /// Name and version of the library that computes, for `encore info`.
   const char* description() const;
+
+  /// Computes with this engine from now on. Throws DeviceError when it is not available.
+  void force(BlasEngine engine);
+  BlasEngine engine() const;
+
+  /// CUDA: when a shape is first met in execute or prime mode, times the heuristic's best candidates (the stream
+  /// is synchronized, the result is overwritten with the product or left as it was) and keeps the fastest. The
+  /// choice may differ between processes. Off by default; no effect on hosts, and none while recording.
+  void enable_tuning(bool enabled);
 
  private:
   struct Implementation;
