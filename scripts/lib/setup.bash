@@ -3,22 +3,13 @@
 # What scripts/setup is made of; it sets here, cache, cuda_arch and jobs. Every result is built beside its place and
 # moved there when complete, so an interrupted run leaves nothing half done.
 
+# shellcheck source=scripts/lib/cuda.bash
+source "$here/lib/cuda.bash"
+
 notice() { printf 'setup: %s\n' "$*" >&2; }
 fail() {
   printf 'setup: %s\n' "$*" >&2
   exit 1
-}
-
-find_nvcc() {
-  local candidate
-  for candidate in "$(command -v nvcc || true)" "${CUDA_HOME:-}/bin/nvcc" "${CUDA_PATH:-}/bin/nvcc" \
-    /usr/local/cuda/bin/nvcc; do
-    if [[ -n $candidate && -x $candidate ]]; then
-      printf '%s\n' "$candidate"
-      return 0
-    fi
-  done
-  return 1
 }
 
 # --- Debian packages ---------------------------------------------------------------------------------------------

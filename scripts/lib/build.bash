@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2154
+# Configuring and building a preset, quietly unless it fails. The caller sets root.
+
+# shellcheck source=scripts/lib/cuda.bash
+source "$root/scripts/lib/cuda.bash"
+
+default_preset() {
+  if find_nvcc >/dev/null && gpu_visible; then echo cuda; else echo host; fi
+}
+
+quietly() { # log-file command...; the log's end on standard error when the command fails
+  local log=$1
+  shift
+  if "$@" >"$log" 2>&1; then return 0; fi
+  tail -n 60 "$log" >&2
+  echo "failed: $*" >&2
+  return 1
+}
+
+configure() { # preset
+  local nvcc
+  if command -v ccache >/dev/null; then export ENCORE_COMPILER_LAUNCHER=ccache; fi
+  if [[ $1 == cuda ]] && nvcc=$(find_nvcc); then PATH=$(dirname "$nvcc"):$PATH; fi
+  mkdir -p "$root/build"
+  (cd "$root" && quietly "build/$1-configure.log" cmake --preset "$1")
+}
+
+build() { # preset [target...]
+  local preset=$1
+  shift
+  echo "building ${*:-everything} ($preset) ..." >&2
+  (cd "$root" && quietly "build/$preset-build.log" cmake --build "build/$preset" ${1:+--target "$@"})
+}
