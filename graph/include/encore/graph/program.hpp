@@ -60,7 +60,7 @@ class Execution {
   /// All elements in one row.
   template <class T>
   backend::Vector<T, Space> vector(BufferId id) const {
-    return {pointer<T>(id), static_cast<std::size_t>(outline_->buffer(id).elements())};
+    return backend::Vector<T, Space>(pointer<T>(id), static_cast<std::size_t>(outline_->buffer(id).elements()));
   }
 
   /// [product of all dimensions but the last, last dimension].
@@ -68,8 +68,9 @@ class Execution {
   backend::Matrix<T, Space> matrix(BufferId id) const {
     const Buffer& buffer = outline_->buffer(id);
     const std::int64_t columns = buffer.shape.empty() ? 1 : buffer.shape.back();
-    return {pointer<T>(id), static_cast<std::size_t>(columns == 0 ? 0 : buffer.elements() / columns),
-            static_cast<std::size_t>(columns)};
+    const std::int64_t rows = columns == 0 ? 0 : buffer.elements() / columns;
+    return backend::Matrix<T, Space>(pointer<T>(id), static_cast<std::size_t>(rows),
+                                     static_cast<std::size_t>(columns));
   }
 
  private:

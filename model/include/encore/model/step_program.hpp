@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/graph/program.hpp>
+#include <encore/model/files/configuration.hpp>
+#include <encore/model/files/parameter_layout.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace encore::model {
+
+/// What a step works on.
+struct StepShape {
+  std::int64_t microbatches;  ///< accumulated into one gradient
+  std::int64_t sequences;     ///< in a microbatch
+  std::int64_t tokens;        ///< in a sequence
+  bool training = true;       ///< false: forward only, without dropout, logits kept
+  backend::DataType optimizer_state = backend::DataType::float32;
+  bool master_weights = false;
+};
+
+/// The numbers that a training step reads from device memory, in the order of the `scalars` buffer.
+const std::vector<std::string>& step_scalar_names();
+
+/// A step of a model as a program, with the buffers that a caller binds or reads.
+template <class Space>
+struct StepProgram {
+  graph::Program<Space> program;
+  graph::BufferId parameters;     ///< [ParameterLayout::elements()]
+  graph::BufferId rope_cosine, rope_sine;  ///< [tokens, head_dim / 2]; empty without rotary positions
+  graph::BufferId ids;            ///< [microbatches, sequences, tokens] int32
+  graph::BufferId labels;         ///< the same; negative: ignored
+  graph::BufferId scalars;        ///< float64, step_scalar_names()
+  graph::BufferId loss;           ///< float64: mean over the labels that count, of all microbatches
+  graph::BufferId label_count;    ///< float64
+  // Training only.
+  std::optional<graph::BufferId> gradients, first_moment, second_moment, master, gradient_norm;
+  // Evaluation only: [sequences, tokens, vocab] of each microbatch.
+  std::vector<graph::BufferId> logits;
+};
+
+/// Builds the program: for each microbatch forward and backward through all layers, then (training) the
+/// gradient norm, AdamW, and the advance of the random streams. T is the type of weights and activations,
+/// G that of gradients. The device is asked for workspace sizes only.
+template <class Space, class T, class G>
+StepProgram<Space> build_step_program(backend::Device<Space>& device, const ModelConfiguration& model,
+                                      const ParameterLayout& layout, const StepShape& shape);
+
+}  // namespace encore::model

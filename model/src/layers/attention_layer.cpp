@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "operations.hpp"
+
+#include <encore/kernels/dropout.hpp>
+#include <encore/kernels/rope.hpp>
+
+#include <cmath>
+
+namespace encore::model {
+
+namespace {
+
+/// What the attention segments' bodies need to know of the model.
+struct AttentionGeometry {
+  backend::AttentionShape shape;
+  bool rotary;
+  kernels::RopeStyle style;
+  double epsilon;
+  bool drops;
+  bool drops_attention;
+
+  std::int64_t row() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
+
+  /// Queries, keys and values lie side by side in each token's row.
+  template <class T>
+  backend::HeadsOperand<T> in_projected(T* data, std::int64_t first_head) const {
+    return {data + first_head * shape.head_dim, shape.tokens * row(), row(), shape.head_dim};
+  }
+  template <class T>
+  backend::HeadsOperand<T> in_context(T* data) const {
+    const std::int64_t width = shape.heads * shape.head_dim;
+    return {data, shape.tokens * width, width, shape.head_dim};
+  }
+};
+
+template <class Space, class T, class G>
+AttentionGeometry geometry_of(const StackBuilder<Space, T, G>& builder) {
+  const ModelConfiguration& model = builder.model;
+  return {{builder.shape.sequences, builder.shape.tokens, model.heads, model.kv_heads, model.head_dim,
+           static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_dim)))},
+          model.position != Position::learned,
+          model.position == Position::rope_interleaved ? kernels::RopeStyle::interleaved
+                                                               : kernels::RopeStyle::half_split,
+          model.norm_epsilon,
+          builder.drops(),
+          builder.drops_attention()};
+}
+
+/// Rotates (or rotates back) the queries and keys in place.
+template <class Space, class T>
+void rotate(Execution<Space>& x, const AttentionGeometry& geometry, BufferId cosine, BufferId sine,
+            BufferId projected, bool inverse) {
+  kernels::rope<Space, T>(x.stream(), geometry.style, x.template matrix<const Accumulator<T>>(cosine),
+                          x.template matrix<const Accumulator<T>>(sine), x.template pointer<T>(projected),
+                          geometry.shape.batch * geometry.shape.tokens, geometry.shape.tokens,
+                          geometry.shape.heads + geometry.shape.kv_heads, geometry.shape.head_dim, geometry.row(),
+                          inverse);
+}
+
+template <class Space>
+backend::AttentionDropout dropout_of(Execution<Space>& x, const AttentionGeometry& geometry, BufferId probability,
+                                     std::uint32_t segment) {
+  if (!geometry.drops_attention) return {};
+  return {x.template pointer<const double>(probability), x.device().random().state("default"), segment};
+}
+
+}  // namespace
+
+template <class Space, class T, class G>
+AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                          std::int64_t layer, BufferId input) {
+  using Ops = Operations<Space, T>;
+  const std::string parameters = "layer." + std::to_string(layer) + "/attn";
+  const std::string name = builder.prefix(microbatch) + parameters;
+  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
+  const AttentionGeometry geometry = geometry_of(builder);
+  AttentionBuffers b{};
+  b.norm = builder.norm(parameters + "/norm");
+  b.qkv = builder.linear(parameters + "/qkv");
+  b.output = builder.linear(parameters + "/output");
+  b.input = input;
+  b.result = builder.template add<T>(name + "/result", {tokens, hidden});
+  b.normalized = builder.template add<T>(name + "/normalized", {tokens, hidden});
+  b.statistics = builder.statistics(name + "/norm");
+  b.projected = builder.template add<T>(name + "/qkv", {tokens, geometry.row()});
+  b.context = builder.template add<T>(name + "/context", {tokens, geometry.shape.heads * geometry.shape.head_dim});
+  b.log_sum_exp = builder.template add<Accumulator<T>>(name + "/log_sum_exp",
+                                              {geometry.shape.batch, geometry.shape.heads, geometry.shape.tokens});
+  if (geometry.drops_attention) b.attention_dropout_segment = builder.next_random_segment();
+  std::optional<BufferId> undropped;
+  if (geometry.drops) {
+    b.dropout_segment = builder.next_random_segment();
+    undropped = builder.template add<T>(name + "/undropped", {tokens, hidden});
+  }
+  const BufferId probability = builder.scalar("dropout");
+  const BufferId attention_probability = builder.scalar("attention_dropout");
+  const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
+  builder.step.program.add_segment(
+      {name + "/forward", Module::attn, Phase::forward, static_cast<std::int32_t>(layer),
+       static_cast<std::int32_t>(microbatch),
+       buffers_of(input, b.norm.weight.value, value_of(b.norm.bias), b.qkv.weight.value, value_of(b.qkv.bias),
+                  b.output.weight.value, value_of(b.output.bias), cosine, sine, probability,
+                  attention_probability),
+       buffers_of(b.result, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp, undropped)},
+      [=](Execution<Space>& x) {
+        Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, geometry.epsilon);
+        Ops::linear_forward(x, "encore::attn::qkv", b.qkv, b.normalized, b.projected);
+        if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, b.projected, false);
+        const T* projected = x.template pointer<const T>(b.projected);
+        x.device().attention().template forward<T>(
+            x.stream(), geometry.shape,
+            dropout_of(x, geometry, attention_probability, b.attention_dropout_segment),
+            geometry.in_projected(projected, 0), geometry.in_projected(projected, geometry.shape.heads),
+            geometry.in_projected(projected, geometry.shape.heads + geometry.shape.kv_heads),
+            geometry.in_context(x.template pointer<T>(b.context)),
+            x.template pointer<Accumulator<T>>(b.log_sum_exp));
+        if (!geometry.drops) {
+          Ops::linear_forward(x, "encore::attn::output", b.output, b.context, b.result, b.input);
+        } else {
+          Ops::linear_forward(x, "encore::attn::output", b.output, b.context, *undropped);
+          kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
+                                             x.template matrix<const T>(b.input), x.template matrix<T>(b.result),
+                                             x.template pointer<const double>(probability),
+                                             x.device().random().state("default"), b.dropout_segment);
+        }
+      });
+  return b;
+}
+
+template <class Space, class T, class G>
+void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
+                               const AttentionBuffers& b, BufferId residual) {
+  using Ops = Operations<Space, T>;
+  const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/attn";
+  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
+  const AttentionGeometry geometry = geometry_of(builder);
+  const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
+    return builder.template add<T>(name + suffix, {tokens, columns});
+  };
+  std::optional<BufferId> dropped;
+  if (geometry.drops) dropped = temporary("/dropped_gradient", hidden);
+  const BufferId output_gradient = dropped.value_or(residual);
+  const BufferId context_gradient = temporary("/context_gradient", geometry.shape.heads * geometry.shape.head_dim);
+  const BufferId projected_gradient = temporary("/qkv_gradient", geometry.row());
+  const BufferId normalized_gradient = temporary("/normalized_gradient", hidden);
+  // Never dereferenced: only tells that there is dropout, for which the engines need other workspaces.
+  static constexpr double some_probability = 0;
+  const backend::AttentionDropout sizing =
+      geometry.drops_attention ? backend::AttentionDropout{&some_probability, nullptr, 0} : backend::AttentionDropout{};
+  const BufferId attention_workspace = builder.template add<std::uint8_t>(
+      name + "/attention_workspace",
+      {static_cast<std::int64_t>(builder.device.attention().template workspace_bytes<T>(geometry.shape, sizing))});
+  const BufferId norm_workspace = builder.template add<Accumulator<T>>(
+      name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
+  const auto bias_workspace = [&](const LinearBuffers& linear, const std::string& suffix,
+                                  std::int64_t columns) -> std::optional<BufferId> {
+    if (!linear.bias) return std::nullopt;
+    return builder.template add<Accumulator<T>>(name + suffix, {kernels::bias_workspace_rows(tokens), columns});
+  };
+  const auto output_workspace = bias_workspace(b.output, "/output_bias_workspace", hidden);
+  const auto qkv_workspace = bias_workspace(b.qkv, "/qkv_bias_workspace", geometry.row());
+  const BufferId probability = builder.scalar("dropout");
+  const BufferId attention_probability = builder.scalar("attention_dropout");
+  const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
+  const bool accumulate = microbatch > 0;
+  builder.step.program.add_segment(
+      {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
+       static_cast<std::int32_t>(microbatch),
+       buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,
+                  b.norm.weight.value, b.qkv.weight.value, b.output.weight.value, cosine, sine, probability,
+                  attention_probability),
+       buffers_of(residual, dropped, context_gradient, projected_gradient, normalized_gradient, attention_workspace,
+                  norm_workspace, output_workspace, qkv_workspace, b.norm.weight.gradient,
+                  gradient_of(b.norm.bias), b.qkv.weight.gradient, gradient_of(b.qkv.bias),
+                  b.output.weight.gradient, gradient_of(b.output.bias))},
+      [=](Execution<Space>& x) {
+        if (dropped)
+          kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
+                                              x.template matrix<T>(*dropped),
+                                              x.template pointer<const double>(probability),
+                                              x.device().random().state("default"), b.dropout_segment);
+        Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient, context_gradient);
+        Ops::template linear_backward_weight<G>(x, "encore::attn::output_wgrad", b.output, b.context,
+                                                output_gradient, output_workspace, accumulate);
+        const T* projected = x.template pointer<const T>(b.projected);
+        T* gradient = x.template pointer<T>(projected_gradient);
+        const std::int64_t keys = geometry.shape.heads, values = keys + geometry.shape.kv_heads;
+        x.device().attention().template backward<T>(
+            x.stream(), geometry.shape,
+            dropout_of(x, geometry, attention_probability, b.attention_dropout_segment),
+            geometry.in_projected(projected, 0), geometry.in_projected(projected, keys),
+            geometry.in_projected(projected, values), geometry.in_context(x.template pointer<const T>(b.context)),
+            x.template pointer<const Accumulator<T>>(b.log_sum_exp),
+            geometry.in_context(x.template pointer<const T>(context_gradient)), geometry.in_projected(gradient, 0),
+            geometry.in_projected(gradient, keys), geometry.in_projected(gradient, values),
+            reinterpret_cast<std::byte*>(x.template pointer<std::uint8_t>(attention_workspace)));
+        if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, projected_gradient, true);
+        Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient, normalized_gradient);
+        Ops::template linear_backward_weight<G>(x, "encore::attn::qkv_wgrad", b.qkv, b.normalized,
+                                                projected_gradient, qkv_workspace, accumulate);
+        Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, true,
+                                       norm_workspace, accumulate);
+      });
+}
+
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                       \
+  template AttentionBuffers append_attention_forward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,  \
+                                                     BufferId);                                               \
+  template void append_attention_backward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,             \
+                                          const AttentionBuffers&, BufferId);
+ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+
+}  // namespace encore::model

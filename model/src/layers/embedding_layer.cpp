@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "operations.hpp"
+
+#include <encore/kernels/dropout.hpp>
+#include <encore/kernels/embedding.hpp>
+
+namespace encore::model {
+
+template <class Space, class T, class G>
+EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch) {
+  const std::string name = builder.prefix(microbatch) + "embedding";
+  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
+  EmbeddingBuffers b{};
+  b.tokens = builder.parameter("embedding/tokens");
+  if (builder.model.position == Position::learned) b.positions = builder.parameter("embedding/positions");
+  b.ids = builder.step.program.outline().find_buffer("microbatch." + std::to_string(microbatch) + "/ids").value();
+  b.result = builder.template add<T>(name + "/result", {tokens, hidden});
+  const bool drops = builder.drops();
+  if (drops) b.dropout_segment = builder.next_random_segment();
+  const BufferId probability = builder.scalar("dropout");
+  builder.step.program.add_segment(
+      {name + "/forward", Module::embedding, Phase::forward, -1, static_cast<std::int32_t>(microbatch),
+       buffers_of(b.tokens.value, value_of(b.positions), b.ids, probability), buffers_of(b.result)},
+      [b, drops, probability, sequence = builder.shape.tokens](Execution<Space>& x) {
+        kernels::embedding_forward<Space, T>(
+            x.stream(), x.template vector<const std::int32_t>(b.ids), x.template matrix<const T>(b.tokens.value),
+            b.positions ? x.template matrix<const T>(b.positions->value) : backend::Matrix<const T, Space>(),
+            sequence, x.template matrix<T>(b.result));
+        if (drops)
+          kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(b.result), {},
+                                             x.template matrix<T>(b.result),
+                                             x.template pointer<const double>(probability),
+                                             x.device().random().state("default"), b.dropout_segment);
+      });
+  return b;
+}
+
+template <class Space, class T, class G>
+void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                               const EmbeddingBuffers& b, BufferId residual) {
+  const std::string name = builder.prefix(microbatch) + "embedding";
+  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
+  const BufferId order = builder.template add<std::int32_t>(name + "/order", {tokens});
+  const BufferId workspace = builder.template add<Accumulator<T>>(
+      name + "/backward_workspace", {kernels::embedding_workspace_rows(tokens), hidden});
+  const bool drops = builder.drops(), accumulate = microbatch > 0;
+  // The head has already put its share into a tied table's gradient.
+  const bool accumulate_tokens = accumulate || builder.model.tie_embeddings;
+  const BufferId probability = builder.scalar("dropout");
+  builder.step.program.add_segment(
+      {name + "/backward", Module::embedding, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
+       buffers_of(b.ids, probability, residual),
+       buffers_of(residual, order, workspace, b.tokens.gradient, gradient_of(b.positions))},
+      [=, sequence = builder.shape.tokens](Execution<Space>& x) {
+        if (drops)
+          kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
+                                              x.template matrix<T>(residual),
+                                              x.template pointer<const double>(probability),
+                                              x.device().random().state("default"), b.dropout_segment);
+        kernels::token_order<Space>(x.stream(), x.template vector<const std::int32_t>(b.ids),
+                                    x.template vector<std::int32_t>(order));
+        kernels::embedding_backward<Space, T, G>(
+            x.stream(), x.template vector<const std::int32_t>(b.ids), x.template vector<const std::int32_t>(order),
+            x.template matrix<const T>(residual), x.template matrix<G>(*b.tokens.gradient),
+            x.template matrix<Accumulator<T>>(workspace), accumulate_tokens);
+        if (b.positions)
+          kernels::position_embedding_backward<Space, T, G>(x.stream(), x.template matrix<const T>(residual),
+                                                            sequence,
+                                                            x.template matrix<G>(*b.positions->gradient), accumulate);
+      });
+}
+
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                               \
+  template EmbeddingBuffers append_embedding_forward(StackBuilder<SPACE, T, G>&, std::int64_t);       \
+  template void append_embedding_backward(StackBuilder<SPACE, T, G>&, std::int64_t,                   \
+                                          const EmbeddingBuffers&, BufferId);
+ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+
+}  // namespace encore::model

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "stack_builder.hpp"
+
+#include <encore/kernels/bias.hpp>
+#include <encore/kernels/normalization.hpp>
+
+namespace encore::model {
+
+/// Lists of buffers for a segment's declaration, with optional ones left out.
+inline void append(std::vector<BufferId>& list, BufferId id) { list.push_back(id); }
+inline void append(std::vector<BufferId>& list, const std::optional<BufferId>& id) {
+  if (id) list.push_back(*id);
+}
+inline void append(std::vector<BufferId>& list, const NormStatistics& statistics) {
+  append(list, statistics.inverse);
+  append(list, statistics.mean);
+}
+template <class... Ids>
+std::vector<BufferId> buffers_of(const Ids&... ids) {
+  std::vector<BufferId> list;
+  (append(list, ids), ...);
+  return list;
+}
+inline std::optional<BufferId> value_of(const std::optional<ParameterBuffers>& parameter) {
+  return parameter ? std::optional(parameter->value) : std::nullopt;
+}
+inline std::optional<BufferId> gradient_of(const std::optional<ParameterBuffers>& parameter) {
+  return parameter ? parameter->gradient : std::nullopt;
+}
+
+template <class Space, class T>
+struct Operations {
+  using A = Accumulator<T>;
+
+  static void norm_forward(Execution<Space>& x, const NormBuffers& norm, const NormStatistics& statistics,
+                           BufferId input, BufferId output, double epsilon) {
+    if (norm.bias) {
+      kernels::layer_norm_forward<Space, T>(
+          x.stream(), x.template matrix<const T>(input), x.template vector<const T>(norm.weight.value),
+          x.template vector<const T>(norm.bias->value), x.template matrix<T>(output),
+          x.template vector<A>(*statistics.mean), x.template vector<A>(statistics.inverse), epsilon);
+    } else {
+      kernels::rms_norm_forward<Space, T>(
+          x.stream(), x.template matrix<const T>(input), x.template vector<const T>(norm.weight.value),
+          x.template matrix<T>(output), x.template vector<A>(statistics.inverse), epsilon);
+    }
+  }
+
+  /// residual becomes the input's gradient: what it held (if `add_residual`) plus what comes through the norm.
+  template <class G>
+  static void norm_backward(Execution<Space>& x, const NormBuffers& norm, const NormStatistics& statistics,
+                            BufferId input, BufferId output_gradient, BufferId residual, bool add_residual,
+                            BufferId workspace, bool accumulate) {
+    const auto residual_in = add_residual ? x.template matrix<const T>(residual) : backend::Matrix<const T, Space>();
+    if (norm.bias) {
+      kernels::layer_norm_backward<Space, T, G>(
+          x.stream(), x.template matrix<const T>(input), x.template vector<const T>(norm.weight.value),
+          x.template vector<const A>(*statistics.mean), x.template vector<const A>(statistics.inverse),
+          x.template matrix<const T>(output_gradient), residual_in, x.template matrix<T>(residual),
+          x.template vector<G>(*norm.weight.gradient), x.template vector<G>(*norm.bias->gradient),
+          x.template matrix<A>(workspace), accumulate);
+    } else {
+      kernels::rms_norm_backward<Space, T, G>(
+          x.stream(), x.template matrix<const T>(input), x.template vector<const T>(norm.weight.value),
+          x.template vector<const A>(statistics.inverse), x.template matrix<const T>(output_gradient), residual_in,
+          x.template matrix<T>(residual), x.template vector<G>(*norm.weight.gradient),
+          x.template matrix<A>(workspace), accumulate);
+    }
+  }
+
+  static std::vector<std::int64_t> norm_workspace(const NormBuffers& norm, std::int64_t tokens,
+                                                  std::int64_t hidden) {
+    return {kernels::normalization_workspace_rows(tokens, hidden) * (norm.bias ? 2 : 1), hidden};
+  }
+
+  /// output = input * weight + bias + addend
+  static void linear_forward(Execution<Space>& x, const char* label, const LinearBuffers& linear, BufferId input,
+                             BufferId output, std::optional<BufferId> addend = std::nullopt) {
+    backend::MatrixProductOptions<T> options;
+    if (linear.bias) options.bias = x.template pointer<const T>(linear.bias->value);
+    if (addend) {
+      options.addend = x.template pointer<const T>(*addend);
+      options.beta = 1.0F;
+    }
+    using enum backend::Transpose;
+    x.device().blas().template multiply<T, T>(
+        x.stream(), label, no, backend::operand<const T, Space>(x.template matrix<const T>(input)),
+        linear.inputs_first ? no : yes,
+        backend::operand<const T, Space>(x.template matrix<const T>(linear.weight.value)),
+        backend::operand<T, Space>(x.template matrix<T>(output)), options);
+  }
+
+  static void linear_backward_input(Execution<Space>& x, const char* label, const LinearBuffers& linear,
+                                    BufferId output_gradient, BufferId input_gradient) {
+    using enum backend::Transpose;
+    x.device().blas().template multiply<T, T>(
+        x.stream(), label, no, backend::operand<const T, Space>(x.template matrix<const T>(output_gradient)),
+        linear.inputs_first ? yes : no,
+        backend::operand<const T, Space>(x.template matrix<const T>(linear.weight.value)),
+        backend::operand<T, Space>(x.template matrix<T>(input_gradient)));
+  }
+
+  template <class G>
+  static void linear_backward_weight(Execution<Space>& x, const char* label, const LinearBuffers& linear,
+                                     BufferId input, BufferId output_gradient, std::optional<BufferId> workspace,
+                                     bool accumulate) {
+    const auto gradient = x.template matrix<G>(*linear.weight.gradient);
+    backend::MatrixProductOptions<G> options;
+    options.addend = gradient.data();
+    options.beta = accumulate ? 1.0F : 0.0F;
+    const auto first = linear.inputs_first ? input : output_gradient;
+    const auto second = linear.inputs_first ? output_gradient : input;
+    using enum backend::Transpose;
+    x.device().blas().template multiply<T, G>(
+        x.stream(), label, yes, backend::operand<const T, Space>(x.template matrix<const T>(first)), no,
+        backend::operand<const T, Space>(x.template matrix<const T>(second)),
+        backend::operand<G, Space>(gradient), options);
+    if (linear.bias)
+      kernels::bias_backward<Space, T, G>(x.stream(), x.template matrix<const T>(output_gradient),
+                                          x.template vector<G>(*linear.bias->gradient),
+                                          x.template matrix<A>(workspace.value()), accumulate);
+  }
+};
+
+}  // namespace encore::model

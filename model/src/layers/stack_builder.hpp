@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/graph/program.hpp>
+#include <encore/kernels/rope.hpp>
+#include <encore/model/files/configuration.hpp>
+#include <encore/model/files/parameter_layout.hpp>
+#include <encore/model/step_program.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace encore::model {
+
+using graph::Buffer;
+using graph::BufferId;
+using graph::BufferKind;
+using graph::Execution;
+using graph::Module;
+using graph::Phase;
+
+template <class T>
+using Accumulator = backend::Accumulator<T>;
+
+/// A parameter and, when training, its gradient.
+struct ParameterBuffers {
+  BufferId value;
+  std::optional<BufferId> gradient;
+};
+
+/// A normalization layer. Without bias it is RMSNorm, with bias LayerNorm.
+struct NormBuffers {
+  ParameterBuffers weight;
+  std::optional<ParameterBuffers> bias;
+};
+
+/// A linear layer. The weight is stored [outputs, inputs], or [inputs, outputs] in GPT-2.
+struct LinearBuffers {
+  ParameterBuffers weight;
+  std::optional<ParameterBuffers> bias;
+  bool inputs_first;
+};
+
+/// What a normalization saves for its backward pass.
+struct NormStatistics {
+  std::optional<BufferId> mean;
+  BufferId inverse;
+};
+
+/// Builds the program of a step. T is the type of weights and activations, G that of gradients.
+template <class Space, class T, class G>
+class StackBuilder {
+ public:
+  StackBuilder(backend::Device<Space>& device, const ModelConfiguration& model, const ParameterLayout& layout,
+               const StepShape& shape);
+
+  backend::Device<Space>& device;
+  const ModelConfiguration& model;
+  const ParameterLayout& layout;
+  StepShape shape;
+  StepProgram<Space> step;
+
+  bool training() const { return shape.training; }
+  std::int64_t tokens() const { return shape.sequences * shape.tokens; }  ///< of a microbatch
+  bool drops() const { return training() && model.dropout > 0; }
+  bool drops_attention() const { return training() && model.attention_dropout > 0; }
+
+  /// Prefix of names that belong to a microbatch.
+  std::string prefix(std::int64_t microbatch) const {
+    return shape.microbatches == 1 ? "" : "microbatch." + std::to_string(microbatch) + "/";
+  }
+
+  template <class Element>
+  BufferId add(const std::string& name, std::vector<std::int64_t> extents,
+               BufferKind kind = BufferKind::activation) {
+    return step.program.add_buffer({name, backend::data_type_of<Element>, std::move(extents), kind});
+  }
+
+  ParameterBuffers parameter(const std::string& name);
+  NormBuffers norm(const std::string& name);
+  LinearBuffers linear(const std::string& name);
+  NormStatistics statistics(const std::string& name);
+  BufferId scalar(const std::string& name) const;
+  /// A number that no other random draw of the program has.
+  std::uint32_t next_random_segment() { return random_segments_++; }
+
+ private:
+  void add_parameters();
+  void add_inputs();
+
+  std::uint32_t random_segments_ = 0;
+};
+
+/// Buffers of one attention block in one microbatch, from forward to backward.
+struct AttentionBuffers {
+  NormBuffers norm;
+  LinearBuffers qkv;
+  LinearBuffers output;
+  BufferId input;  ///< residual stream before and after the block
+  BufferId result;
+  BufferId normalized;
+  NormStatistics statistics;
+  BufferId projected;  ///< queries, keys and values, rotated
+  BufferId context;
+  BufferId log_sum_exp;
+  std::uint32_t attention_dropout_segment = 0;
+  std::uint32_t dropout_segment = 0;
+};
+
+struct MlpBuffers {
+  NormBuffers norm;
+  LinearBuffers up;
+  LinearBuffers down;
+  BufferId input;
+  BufferId result;
+  BufferId normalized;
+  NormStatistics statistics;
+  BufferId raised;     ///< before the activation function
+  BufferId activated;  ///< after it
+  std::uint32_t dropout_segment = 0;
+};
+
+struct EmbeddingBuffers {
+  ParameterBuffers tokens;
+  std::optional<ParameterBuffers> positions;
+  BufferId ids;
+  BufferId result;
+  std::uint32_t dropout_segment = 0;
+};
+
+struct HeadBuffers {
+  NormBuffers norm;
+  ParameterBuffers weight;  ///< [vocab, hidden], the embedding's when tied
+  BufferId input;
+  BufferId normalized;
+  NormStatistics statistics;
+  BufferId logits;  ///< becomes the loss gradient when training
+};
+
+// One pair a layer kind; each appends the segments of one microbatch. Backward adds into `residual`, the
+// gradient of the residual stream, and into parameter gradients unless the microbatch is the first.
+template <class Space, class T, class G>
+EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch);
+template <class Space, class T, class G>
+void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                               const EmbeddingBuffers& buffers, BufferId residual);
+template <class Space, class T, class G>
+AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                          std::int64_t layer, BufferId input);
+template <class Space, class T, class G>
+void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
+                               const AttentionBuffers& buffers, BufferId residual);
+template <class Space, class T, class G>
+MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
+                              BufferId input);
+template <class Space, class T, class G>
+void append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
+                         const MlpBuffers& buffers, BufferId residual);
+template <class Space, class T, class G>
+HeadBuffers append_head_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, BufferId input);
+template <class Space, class T, class G>
+void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                          const HeadBuffers& buffers, BufferId residual);
+template <class Space, class T, class G>
+void append_label_count(StackBuilder<Space, T, G>& builder);
+template <class Space, class T, class G>
+void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape);
+
+}  // namespace encore::model
