@@ -4,28 +4,14 @@
 #include <encore/backend/recorded_graph.hpp>
 #include <encore/graph/policy.hpp>
 #include <encore/graph/program.hpp>
+#include <encore/graph/step_report.hpp>
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace encore::graph {
-
-enum class StepMode { eager, capture, replay };
-std::string_view name_of(StepMode mode);
-
-/// What one step did on the device, apart from its numbers.
-struct StepReport {
-  StepMode mode = StepMode::eager;
-  std::size_t graph_nodes = 0;      ///< nodes replayed
-  std::size_t eager_launches = 0;   ///< kernels launched one by one
-  std::size_t host_syncs = 0;       ///< waits for the device inside the step
-  std::size_t host_copies = 0;      ///< copies from or to the host inside the step
-  std::size_t fallbacks = 0;        ///< runs that the policy captures but that ran eagerly, after warm-up
-  double capture_seconds = 0;       ///< recording and instantiating, in the step that captured
-};
 
 /// Runs a program step by step under a capture policy: eagerly for the warm-up steps, then recording each
 /// captured run once, then replaying. Recording executes nothing, so a refused capture changes no buffer: the

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/model/files/configuration.hpp>
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+namespace encore::model {
+
+/// The names of an enumeration's values, in their order.
+template <class Enumeration>
+inline constexpr std::array<std::string_view, 0> names_of{};
+template <>
+inline constexpr std::array<std::string_view, 2> names_of<Normalization> = {"layer_norm", "rms_norm"};
+template <>
+inline constexpr std::array<std::string_view, 3> names_of<Activation> = {"gelu", "gelu_tanh", "swiglu"};
+template <>
+inline constexpr std::array<std::string_view, 3> names_of<Position> = {"learned", "rope_half_split",
+                                                                       "rope_interleaved"};
+template <>
+inline constexpr std::array<std::string_view, 2> names_of<Precision> = {"fp32", "bf16"};
+template <>
+inline constexpr std::array<std::string_view, 3> names_of<BackendKind> = {"serial", "openmp", "cuda"};
+template <>
+inline constexpr std::array<std::string_view, 3> names_of<GraphImplementation> = {"none", "layer", "full_iteration"};
+template <>
+inline constexpr std::array<std::string_view, 6> names_of<GraphModule> = {"attn",       "mlp",            "moe",
+                                                                          "moe_router", "moe_preprocess", "mamba"};
+template <>
+inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = {"separate", "joined", "eager"};
+
+inline constexpr std::array<std::string_view, 2> families = {"gpt2", "llama"};
+inline constexpr std::array<std::string_view, 5> families_to_come = {"qwen3", "qwen3_moe", "mixtral", "gpt_oss",
+                                                                     "mamba2"};
+inline constexpr std::array<std::string_view, 2> graph_modules = {"attn", "mlp"};
+inline constexpr std::array<std::string_view, 4> graph_modules_to_come = {"moe", "moe_router", "moe_preprocess",
+                                                                          "mamba"};
+
+/// The value of that name, if there is one.
+template <class Enumeration>
+std::optional<Enumeration> value_of(std::string_view name) {
+  for (std::size_t i = 0; i < names_of<Enumeration>.size(); ++i)
+    if (names_of<Enumeration>[i] == name) return static_cast<Enumeration>(i);
+  return std::nullopt;
+}
+
+}  // namespace encore::model

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/model/files/configuration.hpp>
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace encore::model {
+
+/// A checked value: `truth` holds a bool, `whole` and `bytes` an integer, `real` a double, `choice` a string,
+/// `choices` a list.
+using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>>;
+
+enum class KeyKind { truth, whole, bytes, real, choice, choices };
+
+struct Range {
+  double minimum = 0;
+  double maximum = 0;
+  bool minimum_excluded = false;
+  bool maximum_excluded = false;
+};
+
+/// One configuration key. Parsing, checking, printing and the suggestion of a near name all come from these.
+struct Key {
+  std::string_view name;
+  KeyKind kind;
+  Range range;
+  std::span<const std::string_view> options;          ///< of `choice` and `choices`
+  std::span<const std::string_view> options_to_come;  ///< known, but not in this version
+  std::string_view fallback;                          ///< what holds if nothing sets the key, in words
+  std::string_view help;
+  void (*assign)(Configuration&, const Value&);
+  Value (*read)(const Configuration&);
+};
+
+/// All keys, section by section, in the order in which they are printed.
+std::span<const Key> key_table();
+
+/// The key of that name, or nullptr.
+const Key* find_key(std::string_view name);
+
+/// Throws the ConfigurationError for a name that is no key; `source` says where it stood.
+[[noreturn]] void throw_unknown_key(std::string_view name, std::string_view source);
+
+/// What the key allows, as the end of "must be ...": `a whole number from 1 to 10000`.
+std::string allowed_values(const Key& key);
+
+/// Reads a value as a person types it or as JSON holds it, and checks it. Throws ConfigurationError.
+Value parse_value(const Key& key, std::string_view text, std::string_view source);
+Value parse_value(const Key& key, const nlohmann::json& json, std::string_view source);
+
+/// Checks a value of the key's own type. Throws ConfigurationError.
+void check_value(const Key& key, const Value& value, std::string_view source);
+
+/// The value as a person would type it.
+std::string value_text(const Value& value);
+
+}  // namespace encore::model
