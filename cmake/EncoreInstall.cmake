@@ -4,7 +4,6 @@
 # project that installs nothing of it.
 
 include(CMakePackageConfigHelpers)
-option(ENCORE_INSTALL "Install Encore" ${PROJECT_IS_TOP_LEVEL})
 if(NOT ENCORE_INSTALL)
   return()
 endif()
