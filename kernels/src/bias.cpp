@@ -2,6 +2,7 @@
 #include <encore/kernels/bias.hpp>
 
 #include "column_sum.hpp"
+#include "store_sums.hpp"
 
 namespace encore::kernels {
 
@@ -65,10 +66,9 @@ struct ShareSum {
     for (int i = 0; i < Width; ++i) scratch[i * threads + team.rank()] = total[i];
     team.barrier();
     if (y != 0 || column >= columns) return;
-    for (int i = 0; i < Width; ++i) {
+    for (int i = 0; i < Width; ++i)
       for (int lane = 1; lane < lanes; ++lane) total[i] += scratch[i * threads + lane * strip_threads + x];
-      sums[column + i] = total[i];
-    }
+    impl::store_sums<Width>(sums + column, total, false);
   }
 };
 
@@ -89,7 +89,7 @@ void bias_backward(Stream<Space>& stream, Matrix<const T, Space> output_gradient
                       "bias_backward: bias_gradient must have the columns of output_gradient");
   impl::require_shape(impl::has_rows(workspace, shares, columns),
                       "bias_backward: the workspace must be [bias_workspace_rows(tokens), columns]");
-  impl::with_packet_width<Space>(
+  impl::with_width<Space, backend::packet_width<T>>(
       columns,
       [&](auto width) {
         using Functor = ShareSum<width, T>;
@@ -102,7 +102,7 @@ void bias_backward(Stream<Space>& stream, Matrix<const T, Space> output_gradient
                                                 Functor::threads * width * sizeof(Accumulator<T>)},
                Functor{output_gradient.data(), workspace.data(), shares, tokens, columns, strips});
       },
-      output_gradient.data());
+      output_gradient.data(), workspace.data());
   impl::column_sum<Space, Accumulator<T>, G>(stream, "bias/backward/sum", shares, columns, accumulate,
                                              {workspace.data(), bias_gradient.data()});
 }

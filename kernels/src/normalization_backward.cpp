@@ -3,6 +3,7 @@
 
 #include "column_sum.hpp"
 #include "normalization_shape.hpp"
+#include "store_sums.hpp"
 
 namespace encore::kernels {
 
@@ -142,8 +143,9 @@ struct RegisterBackward {
     for (int k = 0; k < Packets; ++k) {
       const int packet = team.rank() + k * team.size();
       if (packet >= packets) continue;
-      store_sums(of.weight_partials + share * of.hidden, packet, weight_sums[k]);
-      if constexpr (Centered) store_sums(of.bias_partials + share * of.hidden, packet, bias_sums[k]);
+      impl::store_sums<width>(of.weight_partials + share * of.hidden + packet * width, weight_sums[k], false);
+      if constexpr (Centered)
+        impl::store_sums<width>(of.bias_partials + share * of.hidden + packet * width, bias_sums[k], false);
     }
   }
 
@@ -157,15 +159,6 @@ struct RegisterBackward {
       if (packet >= packets) continue;
       x[k] = backend::load_packet<width>(of.input + row * of.hidden, packet);
       gradient[k] = backend::load_packet<width>(of.output_gradient + row * of.hidden, packet);
-    }
-  }
-
-  KOKKOS_FUNCTION static void store_sums(A* row, int packet, const A (&sums)[width]) {
-    constexpr int part = backend::packet_width<A>;
-    for (int p = 0; p < width / part; ++p) {
-      backend::Packet<A, part> value;
-      for (int i = 0; i < part; ++i) value[i] = sums[p * part + i];
-      backend::store_packet(row, packet * (width / part) + p, value);
     }
   }
 };

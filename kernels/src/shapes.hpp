@@ -64,15 +64,20 @@ inline constexpr int common_packet_width = [] {
   return width;
 }();
 
-/// Calls `launch(WidthConstant<W>)` with the widest packet that the rows' length and the addresses allow: 16
-/// bytes of the largest of the types, else 1. Hosts always take 1: there the compiler vectorises plain loops.
-template <class Space, class Launch, class... T>
-void with_packet_width(std::int64_t columns, const Launch& launch, const T*... data) {
+/// Calls `launch(WidthConstant<Width>)` if the rows' length and the addresses allow packets of that width, else
+/// `launch(WidthConstant<1>)`. Hosts always take 1: there the compiler vectorises plain loops.
+template <class Space, int Width, class Launch, class... T>
+void with_width(std::int64_t columns, const Launch& launch, const T*... data) {
   if constexpr (!backend::is_host_space<Space>) {
-    constexpr int width = common_packet_width<T...>;
-    if (columns % width == 0 && (is_aligned<width>(data) && ...)) return launch(WidthConstant<width>{});
+    if (columns % Width == 0 && (is_aligned<Width>(data) && ...)) return launch(WidthConstant<Width>{});
   }
   launch(WidthConstant<1>{});
+}
+
+/// As above with packets of 16 bytes of the largest of the types.
+template <class Space, class Launch, class... T>
+void with_packet_width(std::int64_t columns, const Launch& launch, const T*... data) {
+  with_width<Space, common_packet_width<T...>>(columns, launch, data...);
 }
 
 template <class Team>

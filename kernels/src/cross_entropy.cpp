@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/kernels/cross_entropy.hpp>
+
+#include "mathematics.hpp"
+#include "shapes.hpp"
+
+namespace encore::kernels {
+
+namespace {
+
+/// Lower than any logit, but finite, so that differences are never NaN.
+template <class A>
+inline constexpr A lowest = A(-3.0e38);
+
+/// Maximum and sum of exp(x - maximum) of what was added so far: one pass over a row gives both. Milakov and
+/// Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <class A>
+struct RunningSum {
+  A maximum = lowest<A>;
+  A sum = A(0);
+
+  KOKKOS_FUNCTION void raise(A value) {
+    if (value <= maximum) return;
+    sum *= impl::exponential(maximum - value);
+    maximum = value;
+  }
+  KOKKOS_FUNCTION void add(A value) {
+    raise(value);
+    sum += impl::exponential(value - maximum);
+  }
+};
+
+template <bool Packets, class T>
+struct CrossEntropy {
+  using A = Accumulator<T>;
+  static constexpr int width = Packets ? backend::packet_width<T> : 1;
+
+  T* logits;
+  const std::int32_t* labels;
+  const double* label_count;
+  A* row_loss;
+  std::int64_t vocabulary;
+  bool write_gradient;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    T* row = logits + team.league_rank() * vocabulary;
+    const std::int32_t label = labels[team.league_rank()];
+    if (label < 0) {
+      if (team.rank() == 0) row_loss[team.league_rank()] = A(0);
+      if (write_gradient) clear(team, row);
+      return;
+    }
+    const A label_logit = static_cast<A>(row[label]);
+    const A log_sum = log_sum_of(team, row);
+    if (team.rank() == 0) row_loss[team.league_rank()] = log_sum - label_logit;
+    if (!write_gradient) return;
+    const A scale = *label_count > 0 ? static_cast<A>(1 / *label_count) : A(0);
+    if constexpr (impl::is_host_team<Team>) {
+      const std::int64_t count = vocabulary;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < count; ++i)
+        row[i] = static_cast<T>(impl::exponential(static_cast<A>(row[i]) - log_sum) * scale);
+      row[label] = static_cast<T>((impl::exponential(label_logit - log_sum) - 1) * scale);
+    } else {
+      const auto gradient = [&](std::int64_t i, T logit) {
+        const A probability = impl::exponential(static_cast<A>(logit) - log_sum);
+        return static_cast<T>((i == label ? probability - 1 : probability) * scale);
+      };
+      for_each_packet(
+          team, row, [&](std::int64_t i) { row[i] = gradient(i, row[i]); },
+          [&](T* packet, std::int64_t begin) {
+            auto values = backend::load_packet<width>(packet);
+            for (int i = 0; i < width; ++i) values[i] = gradient(begin + i, values[i]);
+            backend::store_packet(packet, 0, values);
+          });
+    }
+  }
+
+ private:
+  /// log of the sum of exp over the row.
+  template <class Team>
+  KOKKOS_FUNCTION A log_sum_of(const Team& team, const T* row) const {
+    RunningSum<A> running;
+    if constexpr (impl::is_host_team<Team>) {
+      constexpr std::int64_t block = 2048;  // Stays in the first-level cache between maximum and sum.
+      for (std::int64_t begin = 0; begin < vocabulary; begin += block) {
+        const std::int64_t count = vocabulary - begin < block ? vocabulary - begin : block;
+        const T* values = row + begin;
+        running.raise(team.template max_over<A>(count, lowest<A>,
+                                                [=](std::int64_t i) { return static_cast<A>(values[i]); }));
+        const A maximum = running.maximum;
+        running.sum += team.template sum_over<A>(count, [=](std::int64_t i) {
+          return impl::exponential(static_cast<A>(values[i]) - maximum);
+        });
+      }
+      return running.maximum + Kokkos::log(running.sum);
+    } else {
+      for_each_packet(
+          team, row, [&](std::int64_t i) { running.add(static_cast<A>(row[i])); },
+          [&](const T* packet, std::int64_t) {
+            const auto values = backend::load_packet<width>(packet);
+            A largest = static_cast<A>(values[0]);
+            for (int i = 1; i < width; ++i)
+              largest = static_cast<A>(values[i]) > largest ? static_cast<A>(values[i]) : largest;
+            running.raise(largest);
+            for (int i = 0; i < width; ++i)
+              running.sum += impl::exponential(static_cast<A>(values[i]) - running.maximum);
+          });
+      const A maximum = team.max(running.maximum);
+      return maximum + Kokkos::log(team.sum(running.sum * impl::exponential(running.maximum - maximum)));
+    }
+  }
+
+  template <class Team>
+  KOKKOS_FUNCTION void clear(const Team& team, T* row) const {
+    for_each_packet(
+        team, row, [=](std::int64_t i) { row[i] = static_cast<T>(A(0)); },
+        [](T* packet, std::int64_t) { backend::store_packet(packet, 0, backend::Packet<T, width>{}); });
+  }
+
+  /// Shares a row out over the team in aligned packets. A row of an odd vocabulary may begin anywhere, so what
+  /// stands before its first and behind its last whole packet goes element by element.
+  template <class Team, class Value, class Element, class Body>
+  KOKKOS_FUNCTION void for_each_packet(const Team& team, Value* row, const Element& element,
+                                       const Body& packet) const {
+    if constexpr (width == 1) {
+      team.for_each(vocabulary, element);
+    } else {
+      const auto misplaced =
+          static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % width);
+      const std::int64_t whole_row_head = misplaced == 0 ? 0 : width - misplaced;
+      const std::int64_t head = whole_row_head < vocabulary ? whole_row_head : vocabulary;
+      const std::int64_t packets = (vocabulary - head) / width, tail = head + packets * width;
+      if (team.rank() < head) element(team.rank());
+      team.for_each(packets, [&](std::int64_t p) { packet(row + head + p * width, head + p * width); });
+      if (tail + team.rank() < vocabulary) element(tail + team.rank());
+    }
+  }
+};
+
+struct CountLabels {
+  const std::int32_t* labels;
+  std::int64_t tokens;
+  double* count;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::int32_t* from = labels;
+    const auto total =
+        team.template sum_over<std::int32_t>(tokens, [=](std::int64_t i) { return from[i] >= 0 ? 1 : 0; });
+    if (team.rank() == 0) *count = total;
+  }
+};
+
+template <class A>
+struct ReduceLoss {
+  const A* row_loss;
+  std::int64_t tokens;
+  const double* label_count;
+  double* loss;
+  bool accumulate;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const A* from = row_loss;
+    const double total =
+        team.template sum_over<double>(tokens, [=](std::int64_t i) { return static_cast<double>(from[i]); });
+    if (team.rank() != 0) return;
+    const double mean = *label_count > 0 ? total / *label_count : 0.0;
+    *loss = accumulate ? *loss + mean : mean;
+  }
+};
+
+constexpr int single_team_threads = 1024;
+
+}  // namespace
+
+template <class Space>
+void count_labels(Stream<Space>& stream, Vector<const std::int32_t, Space> labels, double* count) {
+  launch(stream, "cross_entropy/count", {backend::read(labels), backend::write(count, 1)},
+         backend::Teams<single_team_threads>{1}, CountLabels{labels.data(), impl::rows_of(labels), count});
+}
+
+template <class Space, class T>
+void cross_entropy(Stream<Space>& stream, Matrix<T, Space> logits, Vector<const std::int32_t, Space> labels,
+                   const double* label_count, Vector<Accumulator<T>, Space> row_loss, bool write_gradient) {
+  const std::int64_t tokens = impl::rows_of(logits), vocabulary = impl::columns_of(logits);
+  impl::require_shape(impl::is_matrix(logits, tokens, vocabulary) && impl::is_vector(labels, tokens) &&
+                          impl::is_vector(row_loss, tokens),
+                      "cross_entropy: logits must be [tokens, vocabulary], labels and row_loss [tokens]");
+  using Functor = CrossEntropy<!backend::is_host_space<Space>, T>;
+  const auto queue = [&](auto teams) {
+    backend::Access access = backend::write(logits);
+    access.writes = write_gradient;
+    launch(stream, "cross_entropy",
+           {access, backend::read(labels), backend::read(label_count, 1), backend::write(row_loss)}, teams,
+           Functor{logits.data(), labels.data(), label_count, row_loss.data(), vocabulary, write_gradient});
+  };
+  // Few large teams at a time: what they hold then fits in the last-level cache of a GPU between the two reads.
+  if (vocabulary <= 4096) queue(backend::Teams<128>{tokens});
+  else queue(backend::Teams<1024>{tokens});
+}
+
+template <class Space, class A>
+void reduce_loss(Stream<Space>& stream, Vector<const A, Space> row_loss, const double* label_count, double* loss,
+                 bool accumulate) {
+  launch(stream, "cross_entropy/mean",
+         {backend::read(row_loss), backend::read(label_count, 1), backend::write(loss, 1)},
+         backend::Teams<single_team_threads>{1},
+         ReduceLoss<A>{row_loss.data(), impl::rows_of(row_loss), label_count, loss, accumulate});
+}
+
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                              \
+  template void cross_entropy<SPACE, T>(Stream<SPACE>&, Matrix<T, SPACE>, Vector<const std::int32_t, SPACE>,      \
+                                        const double*, Vector<Accumulator<T>, SPACE>, bool);
+ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+
+#define ENCORE_INSTANTIATE(SPACE)                                                                        \
+  template void count_labels<SPACE>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>, double*);         \
+  template void reduce_loss<SPACE, float>(Stream<SPACE>&, Vector<const float, SPACE>, const double*, double*, bool);
+ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+ENCORE_IF_SERIAL(template void reduce_loss<Kokkos::Serial, double>(Stream<Kokkos::Serial>&,
+                                                                   Vector<const double, Kokkos::Serial>,
+                                                                   const double*, double*, bool);)
+
+}  // namespace encore::kernels

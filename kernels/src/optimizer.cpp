@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/kernels/optimizer.hpp>
+
+#include "shapes.hpp"
+
+namespace encore::kernels {
+
+namespace {
+
+constexpr std::int64_t partial_count = 1024;
+
+/// One partial sum per team. Squares are added up in Accumulator over a packet (a block on hosts) and in double
+/// beyond it, so that a billion gradients lose nothing.
+template <int Width, class G>
+struct SquaredNorm {
+  using A = Accumulator<G>;
+  static constexpr int threads = 256;
+  static constexpr std::int64_t host_block = 2048;
+
+  const G* gradients;
+  double* partials;
+  std::int64_t size;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::int64_t share = team.league_rank(), packets = size / Width;
+    const std::int64_t begin = packets * share / partial_count, end = packets * (share + 1) / partial_count;
+    double total = 0;
+    if constexpr (impl::is_host_team<Team>) {
+      for (std::int64_t block = begin; block < end; block += host_block) {
+        const std::int64_t count = end - block < host_block ? end - block : host_block;
+        const G* from = gradients + block;
+        total += static_cast<double>(
+            team.template sum_over<A>(count, [=](std::int64_t i) { return square(from[i]); }));
+      }
+    } else {
+      total = team.template sum_over<double>(end - begin, [&](std::int64_t p) {
+        const auto value = backend::load_packet<Width>(gradients, begin + p);
+        A sum(0);
+        for (int i = 0; i < Width; ++i) sum += square(value[i]);
+        return static_cast<double>(sum);
+      });
+      if (share == partial_count - 1)
+        for (std::int64_t e = packets * Width; e < size; ++e) total += static_cast<double>(square(gradients[e]));
+    }
+    if (team.rank() == 0) partials[share] = total;
+  }
+
+ private:
+  KOKKOS_FUNCTION static A square(G gradient) {
+    const A value = static_cast<A>(gradient);
+    return value * value;
+  }
+};
+
+/// What adamw_prepare writes and adamw reads.
+enum Factor {
+  gradient_factor,
+  decay_factor,
+  beta1_factor,
+  one_minus_beta1,
+  beta2_factor,
+  one_minus_beta2,
+  step_size,
+  inverse_root_bias2,
+  epsilon_factor,
+  factor_count
+};
+
+template <class A>
+struct AdamwPrepare {
+  const double* partials;
+  std::int64_t count;
+  AdamwScalars scalars;
+  double* gradient_norm;
+  A* factors;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const double* from = partials;
+    const double squares = team.template sum_over<double>(count, [=](std::int64_t i) { return from[i]; });
+    if (team.rank() != 0) return;
+    const double scale = *scalars.gradient_scale, clip = *scalars.clip, rate = *scalars.learning_rate;
+    const double beta1 = *scalars.beta1, beta2 = *scalars.beta2, step = *scalars.step;
+    const double norm = Kokkos::abs(scale) * Kokkos::sqrt(squares);
+    const double ratio = clip > 0 ? clip / (norm + 1e-6) : 1.0;
+    *gradient_norm = norm;
+    // Written so that a NaN ratio stays NaN.
+    factors[gradient_factor] = static_cast<A>(scale * (ratio > 1 ? 1.0 : ratio));
+    factors[decay_factor] = static_cast<A>(1 - rate * *scalars.weight_decay);
+    factors[beta1_factor] = static_cast<A>(beta1);
+    factors[one_minus_beta1] = static_cast<A>(1 - beta1);
+    factors[beta2_factor] = static_cast<A>(beta2);
+    factors[one_minus_beta2] = static_cast<A>(1 - beta2);
+    factors[step_size] = static_cast<A>(rate / (1 - Kokkos::pow(beta1, step)));
+    factors[inverse_root_bias2] = static_cast<A>(1 / Kokkos::sqrt(1 - Kokkos::pow(beta2, step)));
+    factors[epsilon_factor] = static_cast<A>(*scalars.epsilon);
+  }
+};
+
+template <int Width, bool Master, class T, class G, class S>
+struct Adamw {
+  using A = Accumulator<T>;
+
+  const G* gradients;
+  const A* factors;
+  T* weights;
+  A* master;
+  S* first_moment;
+  S* second_moment;
+  std::int64_t size, decayed;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t item) const {
+    if constexpr (Width > 1) {
+      if ((item + 1) * Width <= size) return update_packet(item);
+      for (std::int64_t e = item * Width; e < size; ++e) update_element(e);
+    } else {
+      update_element(item);
+    }
+  }
+
+ private:
+  KOKKOS_FUNCTION void update(A& weight, A gradient, A& first, A& second, bool decays) const {
+    gradient *= factors[gradient_factor];
+    weight *= decays ? factors[decay_factor] : A(1);
+    first = factors[beta1_factor] * first + factors[one_minus_beta1] * gradient;
+    second = factors[beta2_factor] * second + factors[one_minus_beta2] * gradient * gradient;
+    const A root = Kokkos::sqrt(second) * factors[inverse_root_bias2] + factors[epsilon_factor];
+    weight -= factors[step_size] * (first / root);
+  }
+
+  KOKKOS_FUNCTION void update_element(std::int64_t e) const {
+    A weight, first = static_cast<A>(first_moment[e]), second = static_cast<A>(second_moment[e]);
+    if constexpr (Master) weight = master[e];
+    else weight = static_cast<A>(weights[e]);
+    update(weight, static_cast<A>(gradients[e]), first, second, e < decayed);
+    if constexpr (Master) master[e] = weight;
+    weights[e] = static_cast<T>(weight);
+    first_moment[e] = static_cast<S>(first);
+    second_moment[e] = static_cast<S>(second);
+  }
+
+  KOKKOS_FUNCTION void update_packet(std::int64_t item) const {
+    const auto gradient = backend::load_packet<Width>(gradients, item);
+    auto first = backend::load_packet<Width>(first_moment, item);
+    auto second = backend::load_packet<Width>(second_moment, item);
+    backend::Packet<T, Width> weight;
+    backend::Packet<A, Width> exact;
+    if constexpr (Master) exact = backend::load_packet<Width>(master, item);
+    else weight = backend::load_packet<Width>(weights, item);
+    for (int i = 0; i < Width; ++i) {
+      A w, m = static_cast<A>(first[i]), v = static_cast<A>(second[i]);
+      if constexpr (Master) w = exact[i];
+      else w = static_cast<A>(weight[i]);
+      update(w, static_cast<A>(gradient[i]), m, v, item * Width + i < decayed);
+      exact[i] = w;
+      weight[i] = static_cast<T>(w);
+      first[i] = static_cast<S>(m);
+      second[i] = static_cast<S>(v);
+    }
+    if constexpr (Master) backend::store_packet(master, item, exact);
+    backend::store_packet(weights, item, weight);
+    backend::store_packet(first_moment, item, first);
+    backend::store_packet(second_moment, item, second);
+  }
+};
+
+}  // namespace
+
+std::int64_t squared_norm_partial_count() { return partial_count; }
+std::int64_t adamw_factor_count() { return factor_count; }
+
+template <class Space, class G>
+void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradients,
+                           Vector<double, Space> partials) {
+  const std::int64_t size = impl::rows_of(gradients);
+  impl::require_shape(impl::is_vector(gradients, size) && impl::is_vector(partials, partial_count),
+                      "squared_norm_partials: partials must have squared_norm_partial_count() elements");
+  impl::with_packet_width<Space>(
+      0,  // What does not fill a packet is added on its own.
+      [&](auto width) {
+        using Functor = SquaredNorm<width, G>;
+        launch(stream, "optimizer/squared_norm", {backend::read(gradients), backend::write(partials)},
+               backend::Teams<Functor::threads>{partial_count}, Functor{gradients.data(), partials.data(), size});
+      },
+      gradients.data());
+}
+
+template <class Space, class A>
+void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, AdamwScalars scalars,
+                   double* gradient_norm, Vector<A, Space> factors) {
+  impl::require_shape(impl::rows_of(partials) > 0 && impl::is_vector(factors, factor_count),
+                      "adamw_prepare: partials must not be empty and factors have adamw_factor_count() elements");
+  using backend::read;
+  launch(stream, "optimizer/prepare",
+         {read(partials), read(scalars.learning_rate, 1), read(scalars.weight_decay, 1), read(scalars.beta1, 1),
+          read(scalars.beta2, 1), read(scalars.epsilon, 1), read(scalars.clip, 1), read(scalars.step, 1),
+          read(scalars.gradient_scale, 1), backend::write(gradient_norm, 1), backend::write(factors)},
+         backend::Teams<256>{1},
+         AdamwPrepare<A>{partials.data(), impl::rows_of(partials), scalars, gradient_norm, factors.data()});
+}
+
+template <class Space, class T, class G, class S>
+void adamw(Stream<Space>& stream, Vector<const G, Space> gradients, Vector<const Accumulator<T>, Space> factors,
+           Vector<T, Space> weights, Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
+           Vector<S, Space> second_moment, std::int64_t decayed) {
+  const std::int64_t size = impl::rows_of(weights);
+  impl::require_shape(impl::is_vector(weights, size) && impl::is_vector(gradients, size) &&
+                          (impl::is_empty(master) || impl::is_vector(master, size)) &&
+                          impl::is_vector(first_moment, size) && impl::is_vector(second_moment, size),
+                      "adamw: weights, master weights, gradients and moments must have the same length");
+  impl::require_shape(impl::is_vector(factors, factor_count) && decayed >= 0 && decayed <= size,
+                      "adamw: factors must have adamw_factor_count() elements, and decayed lie in [0, elements]");
+  const auto queue = [&](auto width, auto with_master) {
+    launch(stream, "optimizer/adamw",
+           {backend::read(gradients), backend::read(factors), backend::write(weights), backend::write(master),
+            backend::write(first_moment), backend::write(second_moment)},
+           backend::Range{impl::rounded_up_quotient(size, width)},
+           Adamw<width, with_master, T, G, S>{gradients.data(), factors.data(), weights.data(), master.data(),
+                                              first_moment.data(), second_moment.data(), size, decayed});
+  };
+  if (impl::is_empty(master)) {
+    impl::with_packet_width<Space>(
+        0, [&](auto width) { queue(width, std::false_type{}); }, weights.data(), gradients.data(),
+        first_moment.data(), second_moment.data());
+  } else {
+    impl::with_packet_width<Space>(
+        0, [&](auto width) { queue(width, std::true_type{}); }, weights.data(), gradients.data(),
+        first_moment.data(), second_moment.data(), master.data());
+  }
+}
+
+#define ENCORE_INSTANTIATE(SPACE, A)                                                                              \
+  template void adamw_prepare<SPACE, A>(Stream<SPACE>&, Vector<const double, SPACE>, AdamwScalars, double*,       \
+                                        Vector<A, SPACE>);
+#define ENCORE_INSTANTIATE_FLOAT(SPACE) ENCORE_INSTANTIATE(SPACE, float)
+ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE_FLOAT)
+ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, double))
+#undef ENCORE_INSTANTIATE_FLOAT
+#undef ENCORE_INSTANTIATE
+
+#define ENCORE_INSTANTIATE(SPACE, G) \
+  template void squared_norm_partials<SPACE, G>(Stream<SPACE>&, Vector<const G, SPACE>, Vector<double, SPACE>);
+ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+
+#define ENCORE_INSTANTIATE(SPACE, T, G, S)                                                                    \
+  template void adamw<SPACE, T, G, S>(Stream<SPACE>&, Vector<const G, SPACE>, Vector<const Accumulator<T>, SPACE>, \
+                                      Vector<T, SPACE>, Vector<Accumulator<T>, SPACE>, Vector<S, SPACE>,      \
+                                      Vector<S, SPACE>, std::int64_t);
+#define ENCORE_INSTANTIATE_SPACE(SPACE)                   \
+  ENCORE_INSTANTIATE(SPACE, float, float, float)          \
+  ENCORE_INSTANTIATE(SPACE, float, float, bfloat16)       \
+  ENCORE_INSTANTIATE(SPACE, bfloat16, float, float)       \
+  ENCORE_INSTANTIATE(SPACE, bfloat16, float, bfloat16)    \
+  ENCORE_INSTANTIATE(SPACE, bfloat16, bfloat16, float)    \
+  ENCORE_INSTANTIATE(SPACE, bfloat16, bfloat16, bfloat16)
+ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE_SPACE)
+ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, double, double, double))
+#undef ENCORE_INSTANTIATE_SPACE
+#undef ENCORE_INSTANTIATE
+
+}  // namespace encore::kernels
