@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <encore/backend/blas.hpp>
-#include <encore/backend/data_type.hpp>
+#include "micro_kernel.hpp"
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
-#include <utility>
+#include <encore/backend/blas.hpp>
 
 namespace encore::backend::impl {
 
@@ -41,32 +36,8 @@ inline Accumulator<T> added_to(const HostProduct<T, Result>& product, std::int64
   return value;
 }
 
-// The portable kernel: blocks as in Goto and van de Geijn, "Anatomy of high-performance matrix
-// multiplication", 2008. A micro-tile of micro_rows x micro_columns stays in registers while k runs; its share
-// of the second operand is packed so that k steps through contiguous vectors.
-
-#if defined(__AVX512F__)
-inline constexpr int vector_bytes = 64;
-inline constexpr int micro_rows = 8;
-#elif defined(__AVX__)
-inline constexpr int vector_bytes = 32;
-inline constexpr int micro_rows = 4;
-#else
-inline constexpr int vector_bytes = 16;
-inline constexpr int micro_rows = 4;
-#endif
-
-template <class A>
-inline constexpr int vector_lanes = vector_bytes / static_cast<int>(sizeof(A));
-template <class A>
-inline constexpr int micro_columns = 2 * vector_lanes<A>;
-
 /// Steps of k that are packed at a time: a packed panel of micro_columns then fits half of a 48 KiB L1 cache.
 inline constexpr std::int64_t k_block = 256;
-
-inline constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// Where the blocks of one tile lie in its scratch memory.
 template <class T>
@@ -90,80 +61,6 @@ struct PortableScratch {
   bool sums;  ///< partial sums are kept between blocks of k
 };
 
-/// Transposes a square of lanes x lanes in place, by log2(lanes) passes that interleave row r with row
-/// r + lanes / 2.
-template <class A, int... Lane>
-inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std::integer_sequence<int, Lane...>) {
-  constexpr int lanes = sizeof...(Lane);
-  typedef A Lanes __attribute__((vector_size(lanes * sizeof(A)), aligned(alignof(A)), may_alias));
-  Lanes rows[lanes];
-#pragma GCC unroll 16
-  for (int r = 0; r < lanes; ++r) rows[r] = reinterpret_cast<const Lanes*>(square)[r];
-#pragma GCC unroll 4
-  for (int pass = 1; pass < lanes; pass *= 2) {
-    Lanes next[lanes];
-#pragma GCC unroll 16
-    for (int r = 0; r < lanes / 2; ++r) {
-      next[2 * r] = __builtin_shufflevector(rows[r], rows[r + lanes / 2], (Lane / 2 + Lane % 2 * lanes)...);
-      next[2 * r + 1] =
-          __builtin_shufflevector(rows[r], rows[r + lanes / 2], (lanes / 2 + Lane / 2 + Lane % 2 * lanes)...);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < lanes; ++r) rows[r] = next[r];
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < lanes; ++r) reinterpret_cast<Lanes*>(square)[r] = rows[r];
-}
-
-/// packed[panel][p][j] = op(second)(k_begin + p, column_begin + panel * micro_columns + j); zero past the tile.
-template <class T>
-void pack_second(const T* second, std::int64_t stride, bool transposed, std::int64_t k_begin, std::int64_t depth,
-                 std::int64_t column_begin, std::int64_t column_end, Accumulator<T>* packed) {
-  using A = Accumulator<T>;
-  constexpr std::int64_t width = micro_columns<A>;
-  for (std::int64_t column = column_begin; column < column_end; column += width, packed += width * depth) {
-    const std::int64_t count = std::min(width, column_end - column);
-    if (!transposed) {
-      const T* source = second + k_begin * stride + column;
-      if (count == width) {
-        for (std::int64_t p = 0; p < depth; ++p)
-          for (std::int64_t j = 0; j < width; ++j) packed[p * width + j] = static_cast<A>(source[p * stride + j]);
-      } else {
-        for (std::int64_t p = 0; p < depth; ++p)
-          for (std::int64_t j = 0; j < width; ++j)
-            packed[p * width + j] = j < count ? static_cast<A>(source[p * stride + j]) : A(0);
-      }
-      continue;
-    }
-    const T* source = second + column * stride + k_begin;
-    constexpr int lanes = vector_lanes<A>;
-    std::int64_t done = 0;
-    if (count == width) {
-      A square[lanes][lanes];
-      for (; done + lanes <= depth; done += lanes) {
-        for (std::int64_t j = 0; j < width; j += lanes) {
-          for (std::int64_t r = 0; r < lanes; ++r)
-            for (std::int64_t c = 0; c < lanes; ++c)
-              square[r][c] = static_cast<A>(source[(j + r) * stride + done + c]);
-          transpose_square(square, std::make_integer_sequence<int, lanes>());
-          for (std::int64_t r = 0; r < lanes; ++r)
-            std::memcpy(packed + (done + r) * width + j, square[r], sizeof square[r]);
-        }
-      }
-    }
-    for (std::int64_t j = 0; j < width; ++j)
-      for (std::int64_t p = done; p < depth; ++p)
-        packed[p * width + j] = j < count ? static_cast<A>(source[j * stride + p]) : A(0);
-  }
-}
-
-/// The first operand as the micro-kernel reads it: element (i, p) is data[i * row_step + p * k_step].
-template <class A>
-struct FirstBlock {
-  const A* data;
-  std::int64_t row_step;
-};
-
 /// A transposed first operand, packed as packed[panel][p][i]; zero past the tile.
 template <class T>
 void pack_transposed_first(const T* first, std::int64_t stride, std::int64_t k_begin, std::int64_t depth,
@@ -175,40 +72,6 @@ void pack_transposed_first(const T* first, std::int64_t stride, std::int64_t k_b
     for (std::int64_t p = 0; p < depth; ++p)
       for (std::int64_t i = 0; i < micro_rows; ++i)
         packed[p * micro_rows + i] = i < count ? static_cast<A>(source[p * stride + i]) : A(0);
-  }
-}
-
-/// sums (micro_rows x micro_columns) = [sums +] first block * packed panel. Row i of the block starts at
-/// first + row_offset[i]; KStep is 1 for rows in place and micro_rows for packed ones.
-template <int KStep, bool Add, class A>
-inline void micro_kernel(std::int64_t depth, const A* first, const std::int64_t* row_offset, const A* panel,
-                         A* sums) {
-  typedef A Lanes __attribute__((vector_size(vector_bytes), aligned(alignof(A)), may_alias));
-  Lanes* stored = reinterpret_cast<Lanes*>(sums);
-  Lanes left[micro_rows];
-  Lanes right[micro_rows];
-  const A* rows[micro_rows];
-#pragma GCC unroll 16
-  for (int i = 0; i < micro_rows; ++i) {
-    left[i] = Add ? stored[2 * i] : Lanes{};
-    right[i] = Add ? stored[2 * i + 1] : Lanes{};
-    rows[i] = first + row_offset[i];
-  }
-  for (std::int64_t p = 0; p < depth; ++p) {
-    const Lanes* second = reinterpret_cast<const Lanes*>(panel) + 2 * p;
-    const Lanes second_left = second[0];
-    const Lanes second_right = second[1];
-#pragma GCC unroll 16
-    for (int i = 0; i < micro_rows; ++i) {
-      const A value = rows[i][p * KStep];
-      left[i] += value * second_left;
-      right[i] += value * second_right;
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < micro_rows; ++i) {
-    stored[2 * i] = left[i];
-    stored[2 * i + 1] = right[i];
   }
 }
 
@@ -253,17 +116,16 @@ void portable_tile(const HostProduct<T, Result>& product, const ProductTile& til
       const A* panel = second_block + column * depth;
       for (std::int64_t row = 0; row < tile_rows; row += micro_rows) {
         A* sums = scratch.sums ? partial_sums + row * scratch.columns + column * micro_rows : micro_tile;
-        std::int64_t row_offset[micro_rows];
         if (rows_in_place != nullptr) {
           // Rows past the tile repeat its last one; their sums are not stored.
-          for (int i = 0; i < micro_rows; ++i) row_offset[i] = std::min(row + i, tile_rows - 1) * row_step;
-          is_first ? micro_kernel<1, false>(depth, rows_in_place, row_offset, panel, sums)
-                   : micro_kernel<1, true>(depth, rows_in_place, row_offset, panel, sums);
+          const A* rows[micro_rows];
+          for (int i = 0; i < micro_rows; ++i) rows[i] = rows_in_place + std::min(row + i, tile_rows - 1) * row_step;
+          is_first ? micro_kernel<false>(depth, rows, panel, sums, width)
+                   : micro_kernel<true>(depth, rows, panel, sums, width);
         } else {
-          for (int i = 0; i < micro_rows; ++i) row_offset[i] = i;
           const A* packed = first_block + row * depth;
-          is_first ? micro_kernel<micro_rows, false>(depth, packed, row_offset, panel, sums)
-                   : micro_kernel<micro_rows, true>(depth, packed, row_offset, panel, sums);
+          is_first ? micro_kernel_transposed<false>(depth, packed, micro_rows, panel, sums, width)
+                   : micro_kernel_transposed<true>(depth, packed, micro_rows, panel, sums, width);
         }
         if (!is_last) continue;
         const std::int64_t count = std::min(width, tile_columns - column);
