@@ -28,15 +28,15 @@ struct Range {
 
 /// One configuration key. Parsing, checking, printing and the suggestion of a near name all come from these.
 struct Key {
-  std::string_view name;
-  KeyKind kind;
-  Range range;
-  std::span<const std::string_view> options;          ///< of `choice` and `choices`
-  std::span<const std::string_view> options_to_come;  ///< known, but not in this version
-  std::string_view fallback;                          ///< what holds if nothing sets the key, in words
-  std::string_view help;
-  void (*assign)(Configuration&, const Value&);
-  Value (*read)(const Configuration&);
+  std::string_view name = {};
+  KeyKind kind = KeyKind::whole;
+  Range range = {};
+  std::span<const std::string_view> options = {};          ///< of `choice` and `choices`
+  std::span<const std::string_view> options_to_come = {};  ///< known, but not in this version
+  std::string_view fallback = {};                          ///< what holds if nothing sets the key, in words
+  std::string_view help = {};
+  void (*assign)(Configuration&, const Value&) = nullptr;
+  Value (*read)(const Configuration&) = nullptr;
 };
 
 /// All keys, section by section, in the order in which they are printed.
@@ -55,7 +55,7 @@ std::string allowed_values(const Key& key);
 Value parse_value(const Key& key, std::string_view text, std::string_view source);
 Value parse_value(const Key& key, const nlohmann::json& json, std::string_view source);
 
-/// Checks a value of the key's own type. Throws ConfigurationError.
+/// Checks a value of the key's own type. Throws ConfigurationError; an empty source is left out of its sentence.
 void check_value(const Key& key, const Value& value, std::string_view source);
 
 /// The value as a person would type it.

@@ -23,8 +23,13 @@ bool in_range(const Range& range, long double value) {
   return low_enough && high_enough;  // false for NaN
 }
 
-[[noreturn]] void refuse(const Key& key, std::string_view shown, std::string_view source) {
-  throw ConfigurationError(fmt::format("{} = {} ({}) must be {}", key.name, shown, source, allowed_values(key)));
+/// `model.layers = 3 (--set)`; without a source, only key and value.
+std::string shown_setting(const Key& key, std::string_view value, std::string_view source) {
+  return source.empty() ? fmt::format("{} = {}", key.name, value) : fmt::format("{} = {} ({})", key.name, value, source);
+}
+
+[[noreturn]] void refuse(const Key& key, std::string_view value, std::string_view source) {
+  throw ConfigurationError(fmt::format("{} must be {}", shown_setting(key, value, source), allowed_values(key)));
 }
 
 bool holds(std::span<const std::string_view> options, std::string_view name) {
@@ -34,8 +39,8 @@ bool holds(std::span<const std::string_view> options, std::string_view name) {
 void check_option(const Key& key, const std::string& name, std::string_view source) {
   if (holds(key.options, name)) return;
   if (holds(key.options_to_come, name))
-    throw ConfigurationError(fmt::format("{} = {} ({}) is not supported in this version, only {}", key.name, name,
-                                         source, fmt::join(key.options, ", ")));
+    throw ConfigurationError(fmt::format("{} is not supported in this version, only {}",
+                                         shown_setting(key, name, source), fmt::join(key.options, ", ")));
   refuse(key, in_quotes(name), source);
 }
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/model/files/configuration.hpp>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "configuration_table.hpp"
+
+namespace encore::model {
+namespace {
+
+/// Every number of a section within its own range: what is built by hand has not gone through the parser.
+void check_ranges(const Configuration& configuration, std::string_view section) {
+  for (const Key& key : key_table())
+    if (key.name.starts_with(section)) check_value(key, key.read(configuration), {});
+}
+
+[[noreturn]] void refuse(const std::string& sentence) { throw ConfigurationError(sentence); }
+
+void check_gpt2(const ModelConfiguration& model) {
+  if (model.kv_heads != model.heads)
+    refuse(fmt::format("model.kv_heads = {} must equal model.heads = {} in the family gpt2", model.kv_heads,
+                       model.heads));
+  if (model.heads * model.head_dim != model.hidden)
+    refuse(fmt::format("model.heads = {} times model.head_dim = {} must be model.hidden = {} in the family gpt2",
+                       model.heads, model.head_dim, model.hidden));
+  if (model.normalization != Normalization::layer_norm)
+    refuse("model.normalization must be layer_norm in the family gpt2");
+  if (model.position != Position::learned) refuse("model.position must be learned in the family gpt2");
+  if (model.activation == Activation::swiglu) refuse("model.activation must be gelu or gelu_tanh in the family gpt2");
+  if (!model.qkv_bias || !model.attention_output_bias || !model.mlp_bias)
+    refuse(
+        "model.qkv_bias, model.attention_output_bias and model.mlp_bias must be true in the family gpt2: its "
+        "checkpoints hold every bias");
+}
+
+void check_llama(const ModelConfiguration& model) {
+  if (model.normalization != Normalization::rms_norm)
+    refuse("model.normalization must be rms_norm in the family llama");
+  if (model.activation != Activation::swiglu) refuse("model.activation must be swiglu in the family llama");
+  if (model.position == Position::learned)
+    refuse("model.position must be rope_half_split or rope_interleaved in the family llama");
+  if (model.head_dim % 2 != 0)
+    refuse(fmt::format("model.head_dim = {} must be even: rotary positions turn pairs", model.head_dim));
+}
+
+void check_train(const Configuration& configuration) {
+  const TrainConfiguration& train = configuration.train;
+  if (train.seq > configuration.model.seq)
+    refuse(fmt::format("train.seq = {} must not exceed model.seq = {}", train.seq, configuration.model.seq));
+  if (train.microbatch * train.seq > std::numeric_limits<std::int32_t>::max())
+    refuse(fmt::format("train.microbatch = {} times train.seq = {} must be below 2^31 tokens: use more microbatches",
+                       train.microbatch, train.seq));
+  if (train.min_lr > train.lr)
+    refuse(fmt::format("train.min_lr = {} must not exceed train.lr = {}", train.min_lr, train.lr));
+  if (train.lr_decay_steps != 0 && train.lr_decay_steps < train.lr_warmup_steps)
+    refuse(fmt::format("train.lr_decay_steps = {} must be 0 or at least train.lr_warmup_steps = {}",
+                       train.lr_decay_steps, train.lr_warmup_steps));
+  if (train.precision == Precision::fp32 && train.gradient_type == Precision::bf16)
+    refuse("train.gradient_type = bf16 needs train.precision = bf16");
+  if (train.precision == Precision::fp32 && train.master_weights)
+    refuse("train.master_weights = true needs train.precision = bf16: fp32 weights are their own master");
+}
+
+void check_graph(const GraphConfiguration& graph) {
+  if (graph.impl != GraphImplementation::layer && !graph.modules.empty())
+    refuse(fmt::format("graph.modules has no meaning with graph.impl = {}: leave it out or use graph.impl = layer",
+                       name_of(graph.impl)));
+  if (graph.impl != GraphImplementation::full_iteration && graph.optimizer == OptimizerPlacement::joined)
+    refuse(fmt::format("graph.optimizer = joined needs graph.impl = full_iteration, not {}", name_of(graph.impl)));
+  if (graph.impl == GraphImplementation::none && graph.optimizer == OptimizerPlacement::separate)
+    refuse("graph.optimizer = separate needs graph.impl = layer or full_iteration, not none");
+}
+
+}  // namespace
+
+std::int64_t parameter_count(const ModelConfiguration& model) {
+  const bool layer_norm = model.normalization == Normalization::layer_norm;
+  const std::int64_t norm = (layer_norm ? 2 : 1) * model.hidden;
+  const std::int64_t query = model.heads * model.head_dim;
+  const std::int64_t qkv = query + 2 * model.kv_heads * model.head_dim;
+  const std::int64_t attention = model.hidden * qkv + (model.qkv_bias ? qkv : 0) + query * model.hidden +
+                                 (model.attention_output_bias ? model.hidden : 0);
+  const std::int64_t inner = (model.activation == Activation::swiglu ? 2 : 1) * model.ffn;
+  const std::int64_t mlp =
+      model.hidden * inner + model.ffn * model.hidden + (model.mlp_bias ? inner + model.hidden : 0);
+  const std::int64_t embedding = model.vocab * model.hidden;
+  return (model.tie_embeddings ? 1 : 2) * embedding +
+         (model.position == Position::learned ? model.seq * model.hidden : 0) +
+         model.layers * (2 * norm + attention + mlp) + norm;
+}
+
+void check(const ModelConfiguration& model) {
+  Configuration configuration;
+  configuration.model = model;
+  check_ranges(configuration, "model.");
+  if (model.heads % model.kv_heads != 0)
+    refuse(fmt::format("model.heads = {} must be a multiple of model.kv_heads = {}", model.heads, model.kv_heads));
+  constexpr std::int64_t widest = 1 << 22;
+  if (model.heads * model.head_dim > widest)
+    refuse(fmt::format("model.heads = {} times model.head_dim = {} must be at most {}", model.heads, model.head_dim,
+                       widest));
+  if (model.family == "gpt2") {
+    check_gpt2(model);
+  } else {
+    check_llama(model);
+  }
+  // What was checked so far keeps the count itself below 2^63.
+  constexpr std::int64_t most_parameters = 10'000'000'000'000;
+  if (const std::int64_t parameters = parameter_count(model); parameters > most_parameters)
+    refuse(fmt::format("the model would have {:.3g} parameters, more than the {:.0e} that make sense: check "
+                       "model.layers = {}, model.hidden = {}, model.ffn = {} and model.vocab = {}",
+                       static_cast<double>(parameters), static_cast<double>(most_parameters), model.layers,
+                       model.hidden, model.ffn, model.vocab));
+}
+
+void check(const Configuration& configuration) {
+  check(configuration.model);
+  check_ranges(configuration, {});
+  check_train(configuration);
+  check_graph(configuration.graph);
+}
+
+}  // namespace encore::model

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/model/files/configuration_sources.hpp>
+#include <encore/model/files/mapped_file.hpp>
+#include <encore/model/files/presets.hpp>
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "configuration_settings.hpp"
+#include "strict_json.hpp"
+#include "text.hpp"
+
+namespace encore::model {
+
+struct ConfigurationSources::State {
+  Settings settings;
+  MegatronSettings megatron;
+  std::optional<std::string> preset;
+
+  /// Keeps the setting unless a stronger source has set the key. Equally strong: the later one holds.
+  template <class Map, class Entry>
+  static void put(Map& map, std::string_view key, Entry entry) {
+    const auto found = map.find(key);
+    if (found == map.end()) {
+      map.emplace(key, std::move(entry));
+    } else if (found->second.strength <= entry.strength) {
+      found->second = std::move(entry);
+    }
+  }
+
+  void set(std::string_view key, std::string_view text, Strength strength, std::string_view source) {
+    if (is_megatron_key(key)) {
+      put(megatron, key, MegatronSetting{std::string(text), strength, std::string(source)});
+      return;
+    }
+    const Key* const known = find_key(key);
+    if (known == nullptr) throw_unknown_key(key, source);
+    put(settings, key, Setting{parse_value(*known, text, source), strength, std::string(source)});
+  }
+
+  void set(std::string_view key, const nlohmann::json& json, Strength strength, std::string_view source) {
+    if (is_megatron_key(key)) {
+      put(megatron, key, MegatronSetting{megatron_text(key, json, source), strength, std::string(source)});
+      return;
+    }
+    const Key* const known = find_key(key);
+    if (known == nullptr) throw_unknown_key(key, source);
+    put(settings, key, Setting{parse_value(*known, json, source), strength, std::string(source)});
+  }
+
+  /// Megatron's values are texts, numbers or lists of texts.
+  static std::string megatron_text(std::string_view key, const nlohmann::json& json, std::string_view source) {
+    if (json.is_string()) return json.get<std::string>();
+    if (json.is_number_integer()) return json.dump();
+    std::string list;
+    bool is_list = json.is_array();
+    for (const nlohmann::json& item : json) {
+      is_list = is_list && item.is_string();
+      if (!is_list) break;
+      list += (list.empty() ? "" : ",") + item.get_ref<const std::string&>();
+    }
+    if (!is_list)
+      throw ConfigurationError(
+          fmt::format("{} ({}) must be a string, a whole number or a list of strings", key, source));
+    return list;
+  }
+
+  /// Walks through sections; `prefix` is the name of the section with its dot.
+  void set_section(const nlohmann::json& section, const std::string& prefix, std::set<std::string>& seen,
+                   std::string_view source) {
+    for (const auto& [name, value] : section.items()) {
+      const std::string key = prefix + name;
+      if (value.is_object()) {
+        set_section(value, key + ".", seen, source);
+        continue;
+      }
+      if (!seen.insert(key).second)
+        throw ConfigurationError(fmt::format("{} has the key {} twice, nested and dotted", source, in_quotes(key)));
+      set(key, value, Strength::file, source);
+    }
+  }
+};
+
+namespace {
+
+/// A detail that a stronger source has made meaningless gives way: a configuration file for `layer` still runs
+/// with `--set graph.impl=none`, and a checkpoint with learned positions under a preset with rotary ones. Equally
+/// strong, the two contradict each other, and the checks say so.
+void drop_if_overruled(Settings& settings, std::string_view detail, std::string_view by,
+                       const std::function<bool(const std::string& detail, const std::string& by)>& fits) {
+  const auto weaker = settings.find(detail);
+  const auto stronger = settings.find(by);
+  if (weaker == settings.end() || stronger == settings.end()) return;
+  if (weaker->second.strength < stronger->second.strength &&
+      !fits(value_text(weaker->second.value), value_text(stronger->second.value)))
+    settings.erase(weaker);
+}
+
+void drop_overruled_details(Settings& settings) {
+  drop_if_overruled(settings, "graph.modules", "graph.impl",
+                    [](const auto&, const std::string& impl) { return impl == "layer"; });
+  drop_if_overruled(settings, "graph.optimizer", "graph.impl",
+                    [](const std::string& optimizer, const std::string& impl) {
+                      return optimizer == "eager" || impl == "full_iteration" ||
+                             (optimizer == "separate" && impl == "layer");
+                    });
+  drop_if_overruled(settings, "model.rope_theta", "model.position",
+                    [](const auto&, const std::string& position) { return position != "learned"; });
+}
+
+bool has_meaning(const Key& key, const Configuration& configuration) {
+  return key.name != "model.rope_theta" || configuration.model.position != Position::learned;
+}
+
+}  // namespace
+
+ConfigurationSources::ConfigurationSources() : state_(std::make_unique<State>()) {}
+ConfigurationSources::~ConfigurationSources() = default;
+ConfigurationSources::ConfigurationSources(const ConfigurationSources& other)
+    : state_(std::make_unique<State>(*other.state_)) {}
+ConfigurationSources::ConfigurationSources(ConfigurationSources&&) noexcept = default;
+ConfigurationSources& ConfigurationSources::operator=(ConfigurationSources other) noexcept {
+  state_ = std::move(other.state_);
+  return *this;
+}
+
+ConfigurationSources& ConfigurationSources::preset(std::string_view name) {
+  const Preset& chosen = model::preset(name);
+  if (state_->preset && *state_->preset != name)
+    throw ConfigurationError(
+        fmt::format("two presets, {} and {}: choose one", *state_->preset, chosen.name));
+  state_->preset = chosen.name;
+  const std::string source = fmt::format("preset {}", chosen.name);
+  for (const PresetSetting& setting : chosen.settings)
+    state_->set(setting.key, setting.value, Strength::preset, source);
+  return *this;
+}
+
+ConfigurationSources& ConfigurationSources::checkpoint(const ModelConfiguration& model, std::string_view source) {
+  check(model);
+  Configuration configuration;
+  configuration.model = model;
+  for (const Key& key : key_table())
+    if (key.name.starts_with("model.") && has_meaning(key, configuration))
+      state_->put(state_->settings, key.name,
+                  Setting{key.read(configuration), Strength::checkpoint, std::string(source)});
+  return *this;
+}
+
+ConfigurationSources& ConfigurationSources::file(const std::filesystem::path& path) {
+  constexpr std::size_t most_bytes = 1 << 20;
+  return json(read_text_file(path, most_bytes), fmt::format("configuration file {}", path_in_quotes(path)));
+}
+
+ConfigurationSources& ConfigurationSources::json(std::string_view text, std::string_view source) {
+  try {
+    std::set<std::string> seen;
+    state_->set_section(parse_json_object(text), {}, seen, source);
+  } catch (const JsonProblem& problem) {
+    throw ConfigurationError(fmt::format("{} {}", source, problem.what()));
+  }
+  return *this;
+}
+
+ConfigurationSources& ConfigurationSources::assignment(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0)
+    throw ConfigurationError(fmt::format("--set {} is not of the form key=value", in_quotes(text)));
+  state_->set(text.substr(0, equals), text.substr(equals + 1), Strength::assignment, "--set");
+  return *this;
+}
+
+ConfigurationSources& ConfigurationSources::flag(std::string_view key, std::string_view value,
+                                                 std::string_view flag) {
+  state_->set(key, value, Strength::flag, flag);
+  return *this;
+}
+
+bool ConfigurationSources::sets(std::string_view key) const {
+  return state_->settings.contains(key) || state_->megatron.contains(key);
+}
+
+ResolvedConfiguration ConfigurationSources::resolve() const {
+  Settings settings = state_->settings;
+  translate_megatron(state_->megatron, settings);
+  drop_overruled_details(settings);
+  ResolvedConfiguration resolved;
+  Configuration& configuration = resolved.configuration;
+  for (const Key& key : key_table())
+    if (const auto found = settings.find(key.name); found != settings.end())
+      key.assign(configuration, found->second.value);
+  apply_defaults(configuration, settings);
+  if (const auto theta = settings.find("model.rope_theta");
+      theta != settings.end() && configuration.model.position == Position::learned)
+    throw ConfigurationError(fmt::format("model.rope_theta ({}) has no meaning with model.position = learned",
+                                         theta->second.source));
+  check(configuration);
+  for (const Key& key : key_table()) {
+    const auto found = settings.find(key.name);
+    resolved.entries.push_back({std::string(key.name), value_text(key.read(configuration)),
+                                found == settings.end() ? "default" : found->second.source});
+  }
+  return resolved;
+}
+
+std::string to_json(const Configuration& configuration) {
+  nlohmann::ordered_json document = nlohmann::ordered_json::object();
+  for (const Key& key : key_table()) {
+    if (!has_meaning(key, configuration)) continue;
+    const std::size_t dot = key.name.find('.');
+    const bool in_section = dot != std::string_view::npos;
+    nlohmann::ordered_json& section = in_section ? document[std::string(key.name.substr(0, dot))] : document;
+    std::visit([&](const auto& value) { section[std::string(key.name.substr(in_section ? dot + 1 : 0))] = value; },
+               key.read(configuration));
+  }
+  return document.dump(2);
+}
+
+std::vector<KeyDescription> configuration_keys() {
+  std::vector<KeyDescription> descriptions;
+  for (const Key& key : key_table())
+    descriptions.push_back(
+        {std::string(key.name), allowed_values(key), std::string(key.fallback), std::string(key.help)});
+  return descriptions;
+}
+
+}  // namespace encore::model
