@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "blas_plan_cuda.hpp"
+#include "blas_shapes.hpp"
+
+#include <encore/backend/event.hpp>
+#include <encore/backend/launch.hpp>
+#include <encore/backend/memory.hpp>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace encore::backend {
+
+namespace impl {
+
+namespace {
+
+/// What NVIDIA recommends for Hopper.
+constexpr std::size_t workspace_bytes = std::size_t(32) << 20;
+
+std::uint32_t alignment_of(const void* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+template <class T>
+constexpr cudaDataType_t cuda_type_of = std::is_same_v<T, bfloat16> ? CUDA_R_16BF : CUDA_R_32F;
+
+/// result = beta * addend + bias: all of a product whose operands do not matter, or what is left to add to one.
+template <class T, class Result>
+struct AddOnly {
+  MatrixOperand<Result> result;
+  const Result* addend;
+  std::int64_t addend_stride;
+  const T* bias;
+  float beta;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t element) const {
+    const std::int64_t i = element / result.columns;
+    const std::int64_t j = element % result.columns;
+    float value = 0;
+    if (addend != nullptr) value = beta * static_cast<float>(addend[i * addend_stride + j]);
+    if (bias != nullptr) value += static_cast<float>(bias[j]);
+    result.data[i * result.stride + j] = Result(value);
+  }
+};
+
+/// Has the driver load the kernel that a plan launches, without running it: the launch is captured into a graph
+/// that is thrown away. Relaxed, since loading may allocate.
+template <class Launch>
+void load_by_capture(cudaStream_t stream, const Launch& run) {
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "loading a matrix product");
+  cudaGraph_t graph = nullptr;
+  try {
+    run();
+  } catch (...) {
+    (void)cudaStreamEndCapture(stream, &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(stream, &graph), "loading a matrix product");
+  (void)cudaGraphDestroy(graph);
+}
+
+}  // namespace
+
+}  // namespace impl
+
+template <class Space>
+struct Blas<Space>::Implementation {
+  Implementation() : workspace("cuBLASLt workspace", impl::workspace_bytes) {
+    impl::check_cublas(cublasLtCreate(&handle), "starting cuBLASLt");
+    description = "cuBLASLt " + std::to_string(cublasLtGetVersion());
+  }
+  ~Implementation() { (void)cublasLtDestroy(handle); }
+  Implementation(const Implementation&) = delete;
+  Implementation& operator=(const Implementation&) = delete;
+
+  /// The plan for a key, made at its first use.
+  impl::MatmulPlan& plan_for(Stream<Space>& stream, const impl::MatmulKey& key, const impl::MatmulCall& call) {
+    const auto known = plans.find(key);
+    if (known != plans.end()) return known->second;
+    if (stream.mode() == StreamMode::record)
+      throw CaptureError(key.text() + " is first met inside a recording: run or prime it once before");
+    impl::MatmulPlan plan(handle, key, workspace.bytes());
+    if (tuning && plan.candidates() > 1) tune(stream, plan, key, call);
+    return plans.emplace(key, std::move(plan)).first->second;
+  }
+
+  void run(Stream<Space>& stream, const impl::MatmulPlan& plan, const impl::MatmulCall& call) {
+    plan.run(handle, call, workspace.data(), workspace.bytes(), stream.execution_space().cuda_stream());
+  }
+
+  /// Keeps the fastest candidate; one that is not clearly faster than the heuristic's first does not replace it.
+  void tune(Stream<Space>& stream, impl::MatmulPlan& plan, const impl::MatmulKey& key, impl::MatmulCall call) {
+    const std::size_t element = key.result_type == CUDA_R_16BF ? 2 : 4;
+    const Allocation<Space> result("matrix product being tuned",
+                                   static_cast<std::size_t>(key.m * key.result_stride) * element);
+    call.result = result.data();
+    if (key.in_place) call.addend = result.data();
+    double best = 0;
+    std::size_t chosen = 0;
+    for (std::size_t candidate = 0; candidate < plan.candidates(); ++candidate) {
+      plan.choose(candidate);
+      const double milliseconds = time_of(stream, plan, call);
+      if (candidate == 0 || milliseconds < best * 0.97) {
+        best = milliseconds;
+        chosen = candidate;
+      }
+    }
+    plan.choose(chosen);
+    plan.loaded = true;
+  }
+
+  double time_of(Stream<Space>& stream, const impl::MatmulPlan& plan, const impl::MatmulCall& call) {
+    constexpr int rounds = 3;
+    constexpr int repetitions = 5;
+    run(stream, plan, call);
+    double best = 0;
+    for (int round = 0; round < rounds; ++round) {
+      begin.record(stream);
+      for (int i = 0; i < repetitions; ++i) run(stream, plan, call);
+      end.record(stream);
+      end.wait();
+      const double milliseconds = Event<Space>::milliseconds(begin, end);
+      best = round == 0 ? milliseconds : std::min(best, milliseconds);
+    }
+    return best;
+  }
+
+  cublasLtHandle_t handle = nullptr;
+  std::string description;
+  Allocation<Space> workspace;
+  std::unordered_map<impl::MatmulKey, impl::MatmulPlan, impl::MatmulKeyHash> plans;
+  bool tuning = false;
+  Event<Space> begin, end;
+};
+
+template <class Space>
+Blas<Space>::Blas(Stream<Space>&) : implementation_(std::make_unique<Implementation>()) {}
+
+template <class Space>
+Blas<Space>::~Blas() = default;
+
+template <class Space>
+template <class T, class Result>
+void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose transpose_first,
+                           MatrixOperand<const T> first, Transpose transpose_second, MatrixOperand<const T> second,
+                           MatrixOperand<Result> result, const MatrixProductOptions<Result>& options) {
+  const auto [m, n, k] =
+      impl::check_product(label, transpose_first, first, transpose_second, second, result, options);
+  if (m == 0 || n == 0) return;
+  const bool adds = options.addend != nullptr && options.beta != 0.0F;
+  const Result* addend = adds ? options.addend : result.data;
+  const std::int64_t addend_stride = adds && options.addend_stride != 0 ? options.addend_stride : result.stride;
+  const auto* bias = static_cast<const T*>(options.bias);
+  if (k == 0 || options.alpha == 0.0F) {
+    launch(stream, label, {}, Range{m * n},
+           impl::AddOnly<T, Result>{result, adds ? addend : nullptr, addend_stride, bias, options.beta});
+    return;
+  }
+  // cuBLASLt wants the bias in the result's type.
+  constexpr bool fuses_bias = std::is_same_v<T, Result>;
+  const bool fused_bias = fuses_bias && bias != nullptr;
+  const impl::MatmulKey key{m,
+                            n,
+                            k,
+                            first.stride,
+                            second.stride,
+                            addend_stride,
+                            result.stride,
+                            transpose_first == Transpose::yes,
+                            transpose_second == Transpose::yes,
+                            fused_bias,
+                            addend == result.data,
+                            impl::cuda_type_of<T>,
+                            impl::cuda_type_of<Result>,
+                            impl::alignment_of(first.data),
+                            impl::alignment_of(second.data),
+                            impl::alignment_of(addend),
+                            std::min(impl::alignment_of(result.data), impl::alignment_of(fused_bias ? bias : nullptr))};
+  const impl::MatmulCall call{first.data, second.data,   addend,       result.data,
+                              bias,       options.alpha, adds ? options.beta : 0.0F};
+  impl::MatmulPlan& plan = implementation_->plan_for(stream, key, call);
+  const auto run = [&] { implementation_->run(stream, plan, call); };
+  if (stream.mode() == StreamMode::prime && !plan.loaded)
+    impl::load_by_capture(stream.execution_space().cuda_stream(), run);
+  plan.loaded = true;
+  launch_native(stream, label, {}, run);
+  if (bias != nullptr && !fused_bias)
+    launch(stream, label, {}, Range{m * n},
+           impl::AddOnly<T, Result>{result, result.data, result.stride, bias, 1.0F});
+}
+
+template <class Space>
+const char* Blas<Space>::description() const {
+  return implementation_->description.c_str();
+}
+
+template <class Space>
+void Blas<Space>::force(BlasEngine engine) {
+  if (engine != BlasEngine::library)
+    throw DeviceError("matrix products on CUDA are cuBLASLt's: the portable kernel runs on hosts only");
+}
+
+template <class Space>
+BlasEngine Blas<Space>::engine() const {
+  return BlasEngine::library;
+}
+
+template <class Space>
+void Blas<Space>::enable_tuning(bool enabled) {
+  implementation_->tuning = enabled;
+}
+
+#define ENCORE_INSTANTIATE_PRODUCT(T, RESULT)                                                                 \
+  template void Blas<Kokkos::Cuda>::multiply<T, RESULT>(                                                      \
+      Stream<Kokkos::Cuda>&, const char*, Transpose, MatrixOperand<const T>, Transpose, MatrixOperand<const T>, \
+      MatrixOperand<RESULT>, const MatrixProductOptions<RESULT>&);
+template class Blas<Kokkos::Cuda>;
+ENCORE_INSTANTIATE_PRODUCT(float, float)
+ENCORE_INSTANTIATE_PRODUCT(bfloat16, bfloat16)
+ENCORE_INSTANTIATE_PRODUCT(bfloat16, float)
+#undef ENCORE_INSTANTIATE_PRODUCT
+
+}  // namespace encore::backend
