@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/model/trainer.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace encore::model {
+
+/// What a training step takes in, by the number of steps done before it. Both must give the same for the same step.
+struct StepInputs {
+  /// Calls trainer.set_batch.
+  std::function<void(std::int64_t steps_done, Trainer& trainer)> set_batch;
+  std::function<double(std::int64_t steps_done)> learning_rate;
+};
+
+/// What came of running the same steps eagerly and by replay.
+struct ReplayComparison {
+  std::int64_t steps = 0;         ///< of each kind; 0: nothing could be replayed
+  std::string why_not;            ///< the reason then
+  std::string difference;         ///< the first difference found, as a clause; empty: every bit is the same
+  double eager_milliseconds = 0;  ///< median of a step
+  double replay_milliseconds = 0;
+
+  bool identical() const { return steps > 0 && difference.empty(); }
+  double speedup() const { return eager_milliseconds / replay_milliseconds; }
+};
+
+/// Runs `steps` steps eagerly and by replay, each time from the same state, and compares every bit of the losses,
+/// gradient norms, weights, gradients, moments, master weights and random positions. Runs blocks of steps by turns,
+/// so that a drift of the machine's speed meets both. Before that it steps until the graphs exist. Afterwards the
+/// trainer is in the state in which it was. Holds up to three copies of that state in host memory.
+ReplayComparison compare_eager_with_replay(Trainer& trainer, std::int64_t steps, const StepInputs& inputs);
+
+}  // namespace encore::model

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training_state.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace encore::model {
+
+namespace {
+
+constexpr ParameterArray all_arrays[] = {ParameterArray::weights, ParameterArray::gradients,
+                                         ParameterArray::first_moment, ParameterArray::second_moment,
+                                         ParameterArray::master};
+
+std::string_view name_of(ParameterArray array) {
+  switch (array) {
+    case ParameterArray::weights: return "weights";
+    case ParameterArray::gradients: return "gradients";
+    case ParameterArray::first_moment: return "first moments";
+    case ParameterArray::second_moment: return "second moments";
+    case ParameterArray::master: return "master weights";
+  }
+  return "unknown";
+}
+
+std::size_t count_differences(const std::vector<std::byte>& left, const std::vector<std::byte>& right,
+                              std::size_t element) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < left.size(); at += element)
+    if (std::memcmp(left.data() + at, right.data() + at, element) != 0) ++count;
+  return count;
+}
+
+}  // namespace
+
+TrainingState read_state(Trainer& trainer) {
+  TrainingState state;
+  state.steps_done = trainer.steps_done();
+  state.positions = trainer.random_positions();
+  const auto slices = trainer.layout().slices();
+  for (const ParameterArray array : all_arrays) {
+    const auto type = trainer.type_of(array);
+    if (!type) continue;
+    TrainingState::Array& copy = state.arrays.emplace_back(TrainingState::Array{array, *type, {}});
+    copy.slices.reserve(slices.size());
+    for (const ParameterSlice& slice : slices) copy.slices.push_back(trainer.read(array, slice));
+  }
+  return state;
+}
+
+void write_state(Trainer& trainer, const TrainingState& state) {
+  const auto slices = trainer.layout().slices();
+  for (const TrainingState::Array& copy : state.arrays)
+    for (std::size_t i = 0; i < slices.size(); ++i) trainer.write(copy.array, slices[i], copy.slices[i]);
+  trainer.restore(state.steps_done, state.positions);
+}
+
+std::string first_difference(const ParameterLayout& layout, const TrainingState& left, const TrainingState& right) {
+  const auto slices = layout.slices();
+  for (std::size_t a = 0; a < left.arrays.size(); ++a) {
+    const std::size_t element = backend::size_of(left.arrays[a].type);
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      const auto& one = left.arrays[a].slices[i];
+      const auto& other = right.arrays[a].slices[i];
+      if (one != other)
+        return fmt::format("{} of the {} {} of '{}' differ", count_differences(one, other, element),
+                           one.size() / element, name_of(left.arrays[a].array), slices[i].name);
+    }
+  }
+  if (left.positions != right.positions) return "the random positions differ";
+  if (left.steps_done != right.steps_done) return "the numbers of steps differ";
+  return {};
+}
+
+}  // namespace encore::model
