@@ -40,7 +40,6 @@ struct EmbeddingForward {
 template <int Width, class T, class G>
 struct PositionBackward {
   using A = Accumulator<T>;
-  static constexpr int host_columns = 64;
 
   const T* output_gradient;
   G* positions_gradient;
@@ -51,6 +50,7 @@ struct PositionBackward {
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     G* row = positions_gradient + team.league_rank() * hidden;
     if constexpr (impl::is_host_team<Team>) {
+      constexpr int host_columns = 64;
       for (std::int64_t begin = 0; begin < hidden; begin += host_columns) {
         const std::int64_t count = hidden - begin < host_columns ? hidden - begin : host_columns;
         A sum[host_columns] = {};

@@ -135,7 +135,6 @@ struct JoinRuns {
   using A = Accumulator<T>;
   static constexpr int threads = 256;
   static constexpr int strip_columns = 32;
-  static constexpr int lanes = threads / strip_columns;
 
   Operands<T, G> of;
 
@@ -179,6 +178,7 @@ struct JoinRuns {
   KOKKOS_FUNCTION void join_on_device(const Team& team, std::int32_t id, std::int32_t parts, const A* start,
                                       const A* others, std::int64_t begin) const {
     constexpr int unroll = 8;
+    constexpr int lanes = threads / strip_columns;
     const int x = team.rank() % strip_columns, lane = team.rank() / strip_columns;
     const std::int64_t column = begin + x;
     A sum(0);

@@ -187,8 +187,10 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
             backend::write(of.bias_partials, Centered ? of.shares * of.hidden : 0)},
            teams, functor);
   };
-  const bool done = impl::with_row_team<Space, T>(
-      of.hidden, impl::RowTeam<128, 1>{},
+  using impl::RowTeam;
+  const bool done =
+      impl::with_row_team<Space, T, RowTeam<128, 1>, RowTeam<256, 1>, RowTeam<512, 1>, RowTeam<512, 2>>(
+      of.hidden,
       [&](auto row) {
         queue(backend::Teams<row.threads>{of.shares}, RegisterBackward<Centered, T, row.packets>{of});
       },
@@ -203,7 +205,7 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
 }  // namespace
 
 std::int64_t normalization_workspace_rows(std::int64_t tokens, std::int64_t) {
-  constexpr std::int64_t most = 1024;
+  constexpr std::int64_t most = 6 * 132;  // Whole waves of teams on a GPU with 132 multiprocessors.
   const std::int64_t shares = impl::rounded_up_quotient(tokens, 2);
   return shares < 1 ? 1 : shares > most ? most : shares;
 }

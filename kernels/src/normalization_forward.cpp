@@ -122,8 +122,9 @@ void normalize(Stream<Space>& stream, const char* label, std::int64_t tokens, co
             backend::write(of.inverse, tokens)},
            teams, functor);
   };
-  const bool done = impl::with_row_team<Space, T>(
-      hidden, impl::RowTeam<32, 4>{},
+  using impl::RowTeam;
+  const bool done = impl::with_row_team<Space, T, RowTeam<32, 4>, RowTeam<128, 4>, RowTeam<512, 4>>(
+      hidden,
       [&](auto row) {
         queue(backend::Teams<row.threads>{tokens}, RegisterForward<Centered, T, row.packets>{of});
       },

@@ -12,17 +12,14 @@ struct RowTeam {
   static constexpr int packets = Packets;
 };
 
-/// Calls `launch(RowTeam)` with the smallest team that holds a row of `hidden` elements, if the space is a GPU
+/// Calls `launch(RowTeam)` with the first of the teams that holds a row of `hidden` elements, if the space is a GPU
 /// and the row consists of packets; else returns false.
-template <class Space, class T, class Small, class Launch, class... Pointer>
-bool with_row_team(std::int64_t hidden, Small small, const Launch& launch, const Pointer*... data) {
+template <class Space, class T, class... Teams, class Launch, class... Pointer>
+bool with_row_team(std::int64_t hidden, const Launch& launch, const Pointer*... data) {
   if constexpr (!backend::is_host_space<Space>) {
     constexpr int width = backend::packet_width<T>;
-    const std::int64_t packets = hidden / width;
     if (hidden % width != 0 || !(is_aligned<width>(data) && ...)) return false;
-    if (packets <= Small::threads * Small::packets) return launch(small), true;
-    if (packets <= 128 * 4) return launch(RowTeam<128, 4>{}), true;
-    if (packets <= 512 * 4) return launch(RowTeam<512, 4>{}), true;
+    return ((hidden / width <= Teams::threads * Teams::packets && (launch(Teams{}), true)) || ...);
   }
   return false;
 }

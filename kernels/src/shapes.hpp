@@ -55,7 +55,7 @@ bool is_aligned(const T* data) {
   return reinterpret_cast<std::uintptr_t>(data) % (Width * sizeof(T)) == 0;
 }
 
-constexpr int smaller(int a, int b) { return a < b ? a : b; }
+KOKKOS_INLINE_FUNCTION constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 template <class... T>
 inline constexpr int common_packet_width = [] {
@@ -90,7 +90,7 @@ KOKKOS_INLINE_FUNCTION std::int64_t quotient(std::int64_t dividend, std::int64_t
   return dividend / divisor;
 }
 
-constexpr std::int64_t rounded_up_quotient(std::int64_t dividend, std::int64_t divisor) {
+KOKKOS_INLINE_FUNCTION constexpr std::int64_t rounded_up_quotient(std::int64_t dividend, std::int64_t divisor) {
   return (dividend + divisor - 1) / divisor;
 }
 
