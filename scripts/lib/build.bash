@@ -27,8 +27,12 @@ configure() { # preset
 }
 
 build() { # preset [target...]
-  local preset=$1
+  local preset=$1 nvcc
   shift
+  if [[ $preset == cuda ]] && command -v ccache >/dev/null && nvcc=$(find_nvcc); then
+    # Kokkos' compiler wrapper takes no compiler launcher, but it does take its nvcc from here.
+    export ENCORE_NVCC=$nvcc CUDA_ROOT=$root/scripts/lib/ccache-nvcc
+  fi
   echo "building ${*:-everything} ($preset) ..." >&2
   (cd "$root" && quietly "build/$preset-build.log" cmake --build "build/$preset" ${1:+--target "$@"})
 }
