@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <random>
 #include <string>
@@ -62,7 +63,7 @@ void run(const std::string& workload, const std::string& mode, const std::string
   sources.preset(workload).assignment("backend=" + backend);
   const std::string implementation = mode == "eager" ? "none" : mode == "layer" ? "layer" : "full_iteration";
   sources.assignment("graph.impl=" + implementation).assignment("graph.warmup_steps=3");
-  sources.assignment("graph.optimizer=" + std::string(mode == "graph" ? "joined" : "separate"));
+  if (mode != "eager") sources.assignment("graph.optimizer=" + std::string(mode == "graph" ? "joined" : "separate"));
   const Configuration configuration = sources.resolve().configuration;
   const std::size_t free_before = free_bytes(configuration.backend);
   const auto trainer = encore::model::make_trainer(configuration);
@@ -100,7 +101,7 @@ void run(const std::string& workload, const std::string& mode, const std::string
     return std::round(value * scale) / scale;
   };
   nlohmann::ordered_json line{
-      {"peer", fmt::format("encore {}", encore::backend::version())},
+      {"peer", "encore " ENCORE_VERSION_STRING},
       {"workload", workload},
       {"mode", mode},
       {"precision", std::string(encore::model::name_of(train.precision))},

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command_line.hpp"
+
+#include <encore/backend/error.hpp>
+#include <encore/backend/version.hpp>
+#include <encore/model/files/nearest_name.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+
+namespace encore::command {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> commands{"train", "eval", "info"};
+
+std::string version_line() {
+  return fmt::format("encore {} ({})", ENCORE_VERSION_STRING, backend::git_revision());
+}
+
+void add_key_flag(CLI::App& app, ConfigurationOptions& options, const std::string& flag, const std::string& key,
+                  const std::string& placeholder, const std::string& help) {
+  const std::string shown = flag.substr(0, flag.find(','));
+  app.add_option_function<std::string>(
+         flag,
+         [&options, key, shown](const std::string& value) { options.flags.push_back({key, value, shown}); }, help)
+      ->type_name(placeholder);
+}
+
+void add_configuration(CLI::App& app, ConfigurationOptions& options) {
+  app.add_option("--config", options.file, "JSON file of configuration keys")->type_name("FILE");
+  app.add_option("--preset", options.preset, "named configuration; `encore info` lists them")->type_name("NAME");
+  app.add_option("--load", options.load, "safetensors file: a checkpoint, or Hugging Face weights")
+      ->type_name("FILE");
+  app.add_option("--set", options.assignments, "one configuration key; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  add_key_flag(app, options, "--backend", "backend", "NAME", "serial, openmp or cuda");
+  add_key_flag(app, options, "--seed", "seed", "N", "seed of weights, dropout and the order of the data");
+  for (const std::string name : {"impl", "scope", "modules", "warmup_steps"}) {
+    std::string dashed = name;
+    std::replace(dashed.begin(), dashed.end(), '_', '-');
+    add_key_flag(app, options, fmt::format("--cuda_graph_{},--cuda-graph-{}", name, dashed), "cuda_graph_" + name,
+                 "VALUE", "as Megatron's flag of that name");
+  }
+}
+
+void add_data(CLI::App& app, DataOptions& options) {
+  auto* tokens =
+      app.add_option("--data", options.tokens, "tokens in llm.c's format; default: the shipped text")->type_name("FILE");
+  app.add_option("--text", options.text, "any file, read as bytes")->type_name("FILE")->excludes(tokens);
+}
+
+void add_threads(CLI::App& app, int& threads) {
+  app.add_option("--threads", threads, "host threads (default: as OpenMP decides)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096));
+}
+
+void add_train(CLI::App& app, TrainOptions& options) {
+  add_configuration(app, options.configuration);
+  add_data(app, options.data);
+  add_key_flag(app, options.configuration, "--steps", "train.steps", "N", "steps, counting those of a loaded checkpoint");
+  app.add_option("--log", options.log, "log of one JSON object a step")->type_name("FILE");
+  app.add_option("--save", options.save, "safetensors checkpoint, written every train.checkpoint_interval steps and "
+                                         "at the end")
+      ->type_name("FILE");
+  constexpr std::int64_t most = 1000000;
+  auto* steps = app.add_option("--verdict-steps", options.verdict_steps,
+                               "steps of each kind for the comparison of eager and replayed steps at the end")
+                    ->type_name("N")
+                    ->check(CLI::Range(std::int64_t{1}, most))
+                    ->capture_default_str();
+  app.add_flag_callback("--no-verdict", [&options] { options.verdict_steps = 0; }, "leave that comparison out")
+      ->excludes(steps);
+  add_threads(app, options.threads);
+  app.add_flag("--quiet", options.quiet, "print the result alone");
+  app.footer("Interrupted (SIGINT, SIGTERM), it finishes the step, saves, and exits with 128 + the signal's number.\n"
+             "Exit codes: 0 done, 2 usage or configuration, 3 file, 4 device or memory, 5 wrong results.");
+}
+
+void add_evaluate(CLI::App& app, EvaluateOptions& options) {
+  add_configuration(app, options.configuration);
+  add_data(app, options.data);
+  app.get_option("--load")->required();
+  app.add_option("--sequences", options.sequences, "most sequences (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
+  auto* golden = app.add_flag("--golden", options.golden,
+                              "repeat the computation that the loaded reference file holds, and print the errors as JSON");
+  golden->excludes(app.get_option("--data"))->excludes(app.get_option("--text"));
+  app.add_option("--tolerance", options.tolerance, "exit with 5 when an error of --golden is larger")
+      ->type_name("X")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(golden);
+  add_threads(app, options.threads);
+  app.add_flag("--json", options.json, "print one JSON object and nothing else");
+}
+
+void add_information(CLI::App& app, InformationOptions& options) {
+  add_configuration(app, options.configuration);
+  app.add_flag("--keys", options.keys, "list the configuration keys with what they allow and what they mean");
+  add_threads(app, options.threads);
+  app.add_flag("--json", options.json, "print one JSON object and nothing else");
+}
+
+/// What a person typed, cut where it is too long to be of help.
+std::string shown(const std::string& text) {
+  constexpr std::size_t longest = 80;
+  return text.size() <= longest ? text : text.substr(0, longest) + "...";
+}
+
+[[noreturn]] void throw_unknown(const std::string& argument, const CLI::App& app) {
+  const std::string name = argument.substr(0, argument.find('='));
+  if (!name.starts_with('-'))
+    throw UsageError(fmt::format("'{}' stands where an option should: `encore {} --help` lists them", shown(argument),
+                                 app.get_name()));
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  throw UsageError(fmt::format("unknown option '{}'{}: `encore {} --help` lists them", shown(name),
+                               model::did_you_mean(name, views), app.get_name()));
+}
+
+void require_command(const std::vector<std::string>& arguments) {
+  const std::string known = fmt::format("the commands are {}", fmt::join(commands, ", "));
+  if (arguments.empty()) throw UsageError(fmt::format("no command given: {}; `encore train` trains a small model", known));
+  const std::string& first = arguments.front();
+  if (first.starts_with('-') || std::ranges::find(commands, first) != commands.end()) return;
+  throw UsageError(fmt::format("unknown command '{}'{}: {}", shown(first), model::did_you_mean(first, commands), known));
+}
+
+}  // namespace
+
+Command parse(const std::vector<std::string>& arguments) {
+  require_command(arguments);
+  TrainOptions train;
+  EvaluateOptions evaluation;
+  InformationOptions information;
+
+  CLI::App app{"Trains transformer models: a step is recorded once and replayed.", "encore"};
+  app.set_version_flag("--version", version_line());
+  app.require_subcommand(1);
+  CLI::App* const train_app =
+      app.add_subcommand("train", "train a model; without options: a small one on the shipped text");
+  CLI::App* const evaluate_app = app.add_subcommand("eval", "the loss of a model, or its distance from a reference file");
+  CLI::App* const information_app =
+      app.add_subcommand("info", "this build, its devices, the presets; a resolved configuration and its memory");
+  add_train(*train_app, train);
+  add_evaluate(*evaluate_app, evaluation);
+  add_information(*information_app, information);
+  for (CLI::App* const command : {train_app, evaluate_app, information_app}) command->allow_extras();
+
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    for (const CLI::App* const command : {train_app, evaluate_app, information_app})
+      if (const auto rest = command->remaining(); !rest.empty()) throw_unknown(rest.front(), *command);
+  } catch (const CLI::CallForHelp&) {
+    return Text{app.help()};
+  } catch (const CLI::CallForVersion&) {
+    return Text{version_line() + "\n"};
+  } catch (const CLI::ExtrasError&) {
+    throw_unknown(arguments.front(), app);
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  if (train_app->parsed()) return train;
+  if (evaluate_app->parsed()) return evaluation;
+  return information;
+}
+
+}  // namespace encore::command

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace encore::command {
+
+/// A flag that sets one configuration key.
+struct KeyFlag {
+  std::string key;
+  std::string value;
+  std::string flag;  ///< as errors show it
+};
+
+/// Where the configuration comes from.
+struct ConfigurationOptions {
+  std::optional<std::filesystem::path> file;
+  std::optional<std::string> preset;
+  std::optional<std::filesystem::path> load;
+  std::vector<std::string> assignments;
+  std::vector<KeyFlag> flags;
+};
+
+struct DataOptions {
+  std::optional<std::filesystem::path> tokens;
+  std::optional<std::filesystem::path> text;
+};
+
+struct TrainOptions {
+  ConfigurationOptions configuration;
+  DataOptions data;
+  std::optional<std::filesystem::path> log;
+  std::optional<std::filesystem::path> save;
+  std::int64_t verdict_steps = 20;  ///< 0: no verdict
+  int threads = 0;                  ///< 0: as OpenMP decides
+  bool quiet = false;
+};
+
+struct EvaluateOptions {
+  ConfigurationOptions configuration;
+  DataOptions data;
+  std::int64_t sequences = 0;  ///< most sequences that are evaluated; 0: all
+  std::optional<double> tolerance;
+  int threads = 0;
+  bool golden = false;
+  bool json = false;
+};
+
+struct InformationOptions {
+  ConfigurationOptions configuration;
+  int threads = 0;
+  bool keys = false;
+  bool json = false;
+};
+
+/// Help, version: printed as it is.
+struct Text {
+  std::string text;
+};
+
+using Command = std::variant<TrainOptions, EvaluateOptions, InformationOptions, Text>;
+
+}  // namespace encore::command

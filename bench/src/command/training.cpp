@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training.hpp"
+
+#include <encore/backend/error.hpp>
+#include <encore/backend/version.hpp>
+#include <encore/model/checkpoint.hpp>
+#include <encore/model/files/atomic_file.hpp>
+#include <encore/model/files/learning_rate.hpp>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "configure.hpp"
+#include "interruption.hpp"
+#include "numbers.hpp"
+
+namespace encore::command {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t tokens_of_step(const model::TrainConfiguration& train) {
+  return train.microbatches * train.microbatch * train.seq;
+}
+
+/// Finds out before the first step, and not after the last, that a checkpoint could not be written.
+void require_writable(const std::filesystem::path& file) { const model::AtomicFile probe(file); }
+
+}  // namespace
+
+void TrainingTotals::add(const model::StepResult& result) {
+  ++steps;
+  last_loss = result.loss;
+  fallbacks += result.report.fallbacks;
+  if (result.report.mode != graph::StepMode::replay) return;
+  ++replayed;
+  graph_nodes = result.report.graph_nodes;
+  host_waits_in_replay += result.report.host_syncs + result.report.host_copies;
+}
+
+Training::Training(const TrainOptions& options, Console& console)
+    : options_(options),
+      console_(console),
+      configuration_(resolve(options.configuration, "bytes").configuration),
+      data_(options.data, configuration_),
+      session_(options.threads),
+      trainer_(model::make_trainer(configuration_)) {
+  if (options.log && options.save && *options.log == *options.save)
+    throw UsageError(fmt::format("--log and --save name the same file, '{}'", options.log->string()));
+  if (options.save) require_writable(*options.save);
+  std::int64_t steps_done = 0;
+  if (options.configuration.load) {
+    const model::LoadedCheckpoint loaded = model::load_checkpoint(*options.configuration.load, *trainer_);
+    if (loaded.resumes) steps_done = loaded.steps_done;
+  }
+  if (options.log && !complete()) log_ = open_log(*options.log, steps_done);
+}
+
+std::string Training::introduction() const {
+  const model::ModelConfiguration& model = configuration_.model;
+  const model::TrainConfiguration& train = configuration_.train;
+  std::string text = fmt::format("encore {}: {} model of {} layers, {} parameters, {} on {} ({})\n",
+                                 ENCORE_VERSION_STRING, model.family, model.layers,
+                                 count_text(trainer_->layout().parameter_count()), name_of(train.precision),
+                                 name_of(configuration_.backend), trainer_->device_description());
+  text += fmt::format("matrix products by {}\n", trainer_->blas_description());
+  text += fmt::format("data: {}; {} tokens a step\n", data_.description(), tokens_of_step(train));
+  text += fmt::format("memory: {}; graphs: {}", bytes_text(static_cast<double>(trainer_->memory_plan().total_bytes())),
+                      name_of(configuration_.graph.impl));
+  if (trainer_->steps_done() > 0) text += fmt::format("\nresumed after step {}", trainer_->steps_done());
+  return text;
+}
+
+bool Training::complete() const { return trainer_->steps_done() >= configuration_.train.steps; }
+
+double Training::learning_rate(std::int64_t steps_done) const {
+  const model::TrainConfiguration& train = configuration_.train;
+  const model::LearningRateSchedule schedule{
+      .peak = train.lr,
+      .floor = train.min_lr,
+      .warmup_steps = train.lr_warmup_steps,
+      .decay_steps = train.lr_decay_steps > 0 ? train.lr_decay_steps : train.steps};
+  return model::learning_rate(schedule, steps_done);
+}
+
+int Training::run() {
+  Progress progress(console_, trainer_->steps_done(), configuration_.train.steps, options_.quiet);
+  const auto start = Clock::now();
+  int signal = 0;
+  try {
+    signal = train_until_done(progress);
+  } catch (const Error&) {
+    progress.end();
+    try {
+      if (log_) log_->finish();
+    } catch (const Error&) {
+      // The first error is the one to report; what was logged stays in the partial file.
+    }
+    throw;
+  }
+  progress.end();
+  totals_.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (log_) log_->finish();
+  return signal;
+}
+
+int Training::train_until_done(Progress& progress) {
+  const Interruption interruption;
+  const std::int64_t interval = configuration_.train.checkpoint_interval;
+  while (!complete() && interruption.signal() == 0) {
+    train_step(progress);
+    if (interval > 0 && trainer_->steps_done() % interval == 0) save();
+  }
+  save();
+  return interruption.signal();
+}
+
+void Training::train_step(Progress& progress) {
+  const auto start = Clock::now();
+  const std::int64_t done = trainer_->steps_done();
+  data_.set_batch(done, *trainer_);
+  StepRecord record{.result = {}, .learning_rate = learning_rate(done), .tokens_per_second = 0};
+  record.result = trainer_->step(record.learning_rate);
+  record.tokens_per_second = static_cast<double>(tokens_of_step(configuration_.train)) /
+                             std::chrono::duration<double>(Clock::now() - start).count();
+  totals_.add(record.result);
+  write_log(record);
+  progress.show(record);
+  note_refusal(progress);
+  require_finite(record.result);
+}
+
+void Training::write_log(const StepRecord& record) {
+  if (!log_) return;
+  try {
+    log_->append(log_line(record));
+  } catch (const OutputFileError&) {
+    // The training is worth more than its log.
+    require_finite(record.result);
+    save();
+    throw;
+  }
+}
+
+void Training::note_refusal(Progress& progress) {
+  if (refusal_noted_ || trainer_->refusal().empty()) return;
+  refusal_noted_ = true;
+  progress.note(fmt::format("note: not captured, training goes on eagerly: {}", trainer_->refusal()));
+}
+
+void Training::require_finite(const model::StepResult& result) const {
+  if (std::isfinite(result.loss) && std::isfinite(result.gradient_norm)) return;
+  throw ValidationError(fmt::format("step {} gave loss {} and gradient norm {}: nothing was saved after it; lower "
+                                    "train.lr or set train.clip",
+                                    result.step, result.loss, result.gradient_norm));
+}
+
+void Training::save() {
+  if (!options_.save || saved_step_ == trainer_->steps_done()) return;
+  model::save_checkpoint(*options_.save, *trainer_);
+  saved_step_ = trainer_->steps_done();
+}
+
+model::ReplayComparison Training::compare(std::int64_t steps) {
+  return model::compare_eager_with_replay(
+      *trainer_, steps,
+      {.set_batch = [this](std::int64_t done, model::Trainer& trainer) { data_.set_batch(done, trainer); },
+       .learning_rate = [this](std::int64_t done) { return learning_rate(done); }});
+}
+
+}  // namespace encore::command

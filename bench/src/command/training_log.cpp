@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training_log.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace encore::command {
+
+namespace {
+
+/// The step of an old line; 0 when it is no line of ours.
+std::int64_t step_of(std::string_view line) {
+  const auto object = nlohmann::json::parse(line, nullptr, false);
+  if (!object.is_object()) return 0;
+  const auto step = object.find("step");
+  return step != object.end() && step->is_number_integer() ? step->get<std::int64_t>() : 0;
+}
+
+}  // namespace
+
+std::string log_line(const StepRecord& record) {
+  const model::StepResult& result = record.result;
+  const nlohmann::ordered_json line{{"step", result.step},
+                                    {"loss", result.loss},
+                                    {"grad_norm", result.gradient_norm},
+                                    {"lr", record.learning_rate},
+                                    {"tokens_per_s", record.tokens_per_second},
+                                    {"ms", result.milliseconds},
+                                    {"mode", graph::name_of(result.report.mode)},
+                                    {"graph_nodes", result.report.graph_nodes},
+                                    {"host_syncs", result.report.host_syncs},
+                                    {"fallbacks", result.report.fallbacks}};
+  return line.dump();
+}
+
+std::unique_ptr<model::LineLog> open_log(const std::filesystem::path& path, std::int64_t steps_done) {
+  if (steps_done == 0) return std::make_unique<model::LineLog>(path);
+  return std::make_unique<model::LineLog>(path, [steps_done](std::string_view line) {
+    const std::int64_t step = step_of(line);
+    return step >= 1 && step <= steps_done;
+  });
+}
+
+}  // namespace encore::command

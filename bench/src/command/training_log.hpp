@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/model/files/line_log.hpp>
+#include <encore/model/trainer.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace encore::command {
+
+/// What is known about one step.
+struct StepRecord {
+  model::StepResult result;
+  double learning_rate;
+  double tokens_per_second;
+};
+
+/// The record as one JSON object: step, loss, grad_norm, lr, tokens_per_s, ms, mode, graph_nodes, host_syncs,
+/// fallbacks. Numbers have as many digits as bring back the same double.
+std::string log_line(const StepRecord& record);
+
+/// The log of a run that begins after `steps_done` steps: a resumed run keeps the lines of the steps before it.
+/// Throws OutputFileError.
+std::unique_ptr<model::LineLog> open_log(const std::filesystem::path& path, std::int64_t steps_done);
+
+}  // namespace encore::command

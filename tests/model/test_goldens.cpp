@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/model/golden.hpp>
+
+#include "trainers.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+namespace {
+
+using namespace encore;
+namespace fs = std::filesystem;
+
+/// The shared references where they are at hand, and copies of two otherwise.
+std::vector<fs::path> goldens() {
+  const fs::path copies = fs::path(ENCORE_TEST_DATA) / "goldens";
+  const fs::path shared = fs::path(ENCORE_TEST_SOURCE).parent_path() / "shared" / "goldens";
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(copies)) {
+    const fs::path original = shared / entry.path().filename();
+    files.push_back(fs::exists(original) ? original : entry.path());
+  }
+  REQUIRE(files.size() >= 2);
+  return files;
+}
+
+model::Configuration wishes(const std::string& backend, model::Precision precision) {
+  model::Configuration configuration;
+  for (const auto kind : {model::BackendKind::serial, model::BackendKind::openmp, model::BackendKind::cuda})
+    if (model::name_of(kind) == backend) configuration.backend = kind;
+  configuration.train.precision = precision;
+  configuration.train.gradient_type = precision;
+  configuration.graph.warmup_steps = 1;  // so that capture and replay take part
+  return configuration;
+}
+
+void check(model::Precision precision, double tolerance) {
+  for (const std::string& backend : tests::backend_names())
+    for (const fs::path& file : goldens()) {
+      CAPTURE(backend);
+      CAPTURE(file.filename().string());
+      const auto errors =
+          model::evaluate_golden(file, model::golden_configuration(file, wishes(backend, precision)));
+      CHECK(errors.logits_error <= tolerance);
+      CHECK(errors.loss_error <= tolerance);
+      CHECK(errors.adamw_loss_error.size() == 4);
+      for (const double error : errors.adamw_loss_error) CHECK(error <= tolerance);
+      CHECK(errors.gradient_error.size() > 10);
+      for (const auto& [name, error] : errors.gradient_error) {
+        CAPTURE(name);
+        CHECK(error <= tolerance);
+      }
+      CHECK(!errors.final_error.empty());
+      for (const auto& [name, error] : errors.final_error) {
+        CAPTURE(name);
+        CHECK(error <= tolerance);
+      }
+    }
+}
+
+TEST_CASE("fp32 reproduces the Hugging Face references: logits, loss, every gradient and four AdamW steps") {
+  check(model::Precision::fp32, 1e-5);
+}
+
+TEST_CASE("bf16 reproduces the Hugging Face references within its rounding") { check(model::Precision::bf16, 2e-2); }
+
+}  // namespace
