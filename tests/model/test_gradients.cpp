@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/device.hpp>
+#include <encore/graph/memory_plan.hpp>
+#include <encore/graph/scalars.hpp>
+#include <encore/kernels/rope.hpp>
+#include <encore/model/step_program.hpp>
+
+#include "trainers.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+
+namespace {
+
+using namespace encore;
+using namespace encore::tests;
+
+/// A model's step in float64 on Serial, all kernels being the library's own, for finite differences.
+class DoubleStep {
+ public:
+  using Space = Kokkos::Serial;
+
+  explicit DoubleStep(const model::Configuration& configuration)
+      : layout_(configuration.model, true),
+        device_(3),
+        step_(model::build_step_program<Space, double, double>(
+            device_, configuration.model, layout_,
+            {configuration.train.microbatches, configuration.train.microbatch, configuration.train.seq, true,
+             backend::DataType::float64})),
+        plan_(graph::plan_memory(outline())),
+        scalars_(device_.stream(), model::step_scalar_names()),
+        bindings_(outline()) {
+    for (std::size_t index = 0; index < outline().buffers().size(); ++index) {
+      const auto& buffer = outline().buffers()[index];
+      if (buffer.part || buffer.kind == graph::BufferKind::activation) continue;
+      memory_.emplace_back(buffer.name, buffer.bytes());
+      std::memset(memory_.back().data(), 0, buffer.bytes());
+      bindings_.bind(static_cast<graph::BufferId>(index), memory_.back().data());
+    }
+    bindings_.bind(step_.scalars, scalars_.device_data());
+    arena_ = backend::Allocation<Space>("arena", plan_.arena_bytes);
+    std::memset(arena_.data(), 0xff, plan_.arena_bytes);  // NaN everywhere
+    bindings_.bind_arena(plan_, arena_.data());
+    bindings_.bind_parts(outline());
+    scalars_.set("dropout", configuration.model.dropout);
+    scalars_.set("attention_dropout", configuration.model.attention_dropout);
+    scalars_.upload(device_.stream());
+    const auto& table = outline().buffer(step_.rope_cosine);
+    if (table.elements() > 0) {
+      const auto view = [&](graph::BufferId id) {
+        return backend::Matrix<double, Space>(data(id), static_cast<std::size_t>(table.shape[0]),
+                                              static_cast<std::size_t>(table.shape[1]));
+      };
+      kernels::rope_tables<Space, double>(device_.stream(), configuration.model.rope_theta, view(step_.rope_cosine),
+                                          view(step_.rope_sine));
+    }
+    const Batch batch = random_batch(configuration, 0);
+    std::memcpy(bindings_.address(step_.ids), batch.ids.data(), batch.ids.size() * 4);
+    std::memcpy(bindings_.address(step_.labels), batch.labels.data(), batch.labels.size() * 4);
+    std::mt19937 generator(11);
+    std::normal_distribution<double> normal(0.0, 0.2);
+    for (const auto& parameter : layout_.parameters())
+      for (std::int64_t i = 0; i < parameter.elements(); ++i)
+        data(step_.parameters)[parameter.offset + i] =
+            normal(generator) + (parameter.initialization == model::Initialization::ones ? 1.0 : 0.0);
+  }
+
+  double loss() {
+    run({graph::Phase::forward});
+    return *data(step_.loss);
+  }
+  void backward() { run({graph::Phase::forward, graph::Phase::backward}); }
+  double* parameters() { return data(step_.parameters); }
+  const double* gradients() { return data(*step_.gradients); }
+  const model::ParameterLayout& layout() const { return layout_; }
+
+ private:
+  const graph::Outline& outline() const { return step_.program.outline(); }
+  double* data(graph::BufferId id) { return reinterpret_cast<double*>(bindings_.address(id)); }
+  void run(const std::vector<graph::Phase>& phases) {
+    for (std::size_t index = 0; index < outline().segments().size(); ++index)
+      if (std::find(phases.begin(), phases.end(), outline().segments()[index].phase) != phases.end())
+        step_.program.run_segment(index, device_, bindings_);
+  }
+
+  model::ParameterLayout layout_;
+  backend::Device<Space> device_;
+  model::StepProgram<Space> step_;
+  graph::MemoryPlan plan_;
+  graph::Scalars<Space> scalars_;
+  graph::Bindings bindings_;
+  std::vector<backend::Allocation<Space>> memory_;
+  backend::Allocation<Space> arena_;
+};
+
+/// Every parameter along two random directions; central differences are exact to about 1e-9 in float64.
+void check_gradients(const std::vector<std::string>& settings) {
+  DoubleStep step(resolve(settings));
+  step.backward();
+  std::vector<double> gradients(step.gradients(), step.gradients() + step.layout().elements());
+  std::mt19937 generator(17);
+  std::normal_distribution<double> normal(0.0, 1.0);
+  for (const auto& parameter : step.layout().parameters())
+    for (int direction = 0; direction < 2; ++direction) {
+      CAPTURE(parameter.name);
+      const auto count = static_cast<std::size_t>(parameter.elements());
+      std::vector<double> way(count);
+      double analytic = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        way[i] = normal(generator) / std::sqrt(static_cast<double>(count));
+        analytic += way[i] * gradients[static_cast<std::size_t>(parameter.offset) + i];
+      }
+      double* values = step.parameters() + parameter.offset;
+      const std::vector<double> kept(values, values + count);
+      constexpr double width = 1e-5;
+      const auto loss_at = [&](double distance) {
+        for (std::size_t i = 0; i < count; ++i) values[i] = kept[i] + distance * way[i];
+        return step.loss();
+      };
+      const double numeric = (loss_at(width) - loss_at(-width)) / (2 * width);
+      std::copy(kept.begin(), kept.end(), values);
+      CHECK(analytic == doctest::Approx(numeric).epsilon(1e-5).scale(1e-3));
+    }
+}
+
+std::vector<std::string> with(const std::string& family, const std::vector<std::string>& more) {
+  auto settings = tiny_model(family);
+  settings.push_back("model.seq=10");
+  settings.push_back("backend=serial");
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+TEST_CASE("every gradient of GPT-2 equals finite differences in float64") {
+  check_gradients(with("gpt2", {}));
+}
+TEST_CASE("every gradient of GPT-2 with exact GELU, untied head, dropout and microbatches equals finite differences") {
+  check_gradients(with("gpt2", {"model.activation=gelu", "model.tie_embeddings=false", "model.dropout=0.2",
+                                "model.attention_dropout=0.2", "train.microbatches=2"}));
+}
+TEST_CASE("every gradient of Llama equals finite differences in float64") { check_gradients(with("llama", {})); }
+TEST_CASE("every gradient of Llama with biases, tied head, free head size and interleaved positions equals finite differences") {
+  check_gradients(with("llama", {"model.qkv_bias=true", "model.attention_output_bias=true", "model.mlp_bias=true",
+                                 "model.tie_embeddings=true", "model.head_dim=6", "model.position=rope_interleaved",
+                                 "train.microbatches=2"}));
+}
+
+}  // namespace
