@@ -9,13 +9,12 @@ namespace {
 
 constexpr std::int64_t partial_count = 1024;
 
-/// One partial sum per team. Squares are added up in Accumulator over a packet (a block on hosts) and in double
-/// beyond it, so that a billion gradients lose nothing.
+/// One partial sum per team. Squares are added up in Accumulator over a packet and in double beyond it, so that a
+/// billion gradients lose nothing.
 template <int Width, class G>
 struct SquaredNorm {
   using A = Accumulator<G>;
   static constexpr int threads = 256;
-  static constexpr std::int64_t host_block = 2048;
 
   const G* gradients;
   double* partials;
@@ -27,12 +26,9 @@ struct SquaredNorm {
     const std::int64_t begin = packets * share / partial_count, end = packets * (share + 1) / partial_count;
     double total = 0;
     if constexpr (impl::is_host_team<Team>) {
-      for (std::int64_t block = begin; block < end; block += host_block) {
-        const std::int64_t count = end - block < host_block ? end - block : host_block;
-        const G* from = gradients + block;
-        total += static_cast<double>(
-            team.template sum_over<A>(count, [=](std::int64_t i) { return square(from[i]); }));
-      }
+      const G* from = gradients + begin;
+      total = team.template sum_over<double>(
+          end - begin, [=](std::int64_t i) { return static_cast<double>(square(from[i])); });
     } else {
       total = team.template sum_over<double>(end - begin, [&](std::int64_t p) {
         const auto value = backend::load_packet<Width>(gradients, begin + p);

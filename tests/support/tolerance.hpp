@@ -19,12 +19,13 @@ struct Tolerance {
   double largest;
 };
 
-/// A few roundings of the type: 2^-53, 2^-24 and 2^-9 each; float also covers the fast functions of a GPU.
+/// A rounding of the type is 2^-53, 2^-24 or 2^-8: a few hundred, a few tens (the fast functions of a GPU are no
+/// better) and one or two of them.
 template <class T>
 constexpr Tolerance tolerance() {
   if constexpr (std::is_same_v<T, double>) return {1e-13, 1e-12};
   else if constexpr (std::is_same_v<T, float>) return {2e-6, 5e-6};
-  else return {3e-3, 6e-3};
+  else return {4e-3, 6e-3};
 }
 
 /// The coarser of the two types decides.
