@@ -35,6 +35,18 @@ inline constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+#if defined(__CUDACC__)
+
+/// nvcc hands the shuffles below to the host compiler with their pack expansion lost.
+template <class A, int... Lane>
+inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std::integer_sequence<int, Lane...>) {
+  constexpr int lanes = sizeof...(Lane);
+  for (int r = 0; r < lanes; ++r)
+    for (int c = 0; c < r; ++c) std::swap(square[r][c], square[c][r]);
+}
+
+#else
+
 /// Transposes a square of lanes x lanes in place, by log2(lanes) passes that interleave row r with row
 /// r + lanes / 2.
 template <class A, int... Lane>
@@ -59,6 +71,8 @@ inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std:
 #pragma GCC unroll 16
   for (int r = 0; r < lanes; ++r) reinterpret_cast<Lanes*>(square)[r] = rows[r];
 }
+
+#endif
 
 /// packed[panel][p][j] = op(second)(k_begin + p, column_begin + panel * micro_columns + j); zero past the tile.
 template <class T>

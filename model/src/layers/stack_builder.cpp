@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stack_builder.hpp"
 
+#include <array>
+#include <utility>
+
 namespace encore::model {
 
 template <class Space, class T, class G>
@@ -42,8 +45,9 @@ void StackBuilder<Space, T, G>::add_inputs() {
   const std::vector<std::int64_t> tokens_shape{shape.microbatches, shape.sequences, shape.tokens};
   step.ids = add<std::int32_t>("ids", tokens_shape, BufferKind::input);
   step.labels = add<std::int32_t>("labels", tokens_shape, BufferKind::input);
+  const std::array<std::pair<const char*, graph::BufferId>, 2> inputs{{{"ids", step.ids}, {"labels", step.labels}}};
   for (std::int64_t microbatch = 0; microbatch < shape.microbatches; ++microbatch)
-    for (const auto& [name, whole] : {std::pair{"ids", step.ids}, std::pair{"labels", step.labels}}) {
+    for (const auto& [name, whole] : inputs) {
       const auto offset = static_cast<std::size_t>(microbatch * tokens()) * sizeof(std::int32_t);
       step.program.add_buffer({"microbatch." + std::to_string(microbatch) + "/" + name,
                                backend::DataType::int32,
