@@ -20,7 +20,10 @@ quietly() { # log-file command...; the log's end on standard error when the comm
 
 configure() { # preset
   local nvcc
-  if command -v ccache >/dev/null; then export ENCORE_COMPILER_LAUNCHER=ccache; fi
+  if command -v ccache >/dev/null; then
+    # Paths below the checkout count as relative ones: another checkout finds the same entries.
+    export ENCORE_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+  fi
   if [[ $1 == cuda ]] && nvcc=$(find_nvcc); then PATH=$(dirname "$nvcc"):$PATH; fi
   mkdir -p "$root/build"
   (cd "$root" && quietly "build/$1-configure.log" cmake --preset "$1")
