@@ -5,9 +5,9 @@
 #include <encore/backend/version.hpp>
 #include <encore/model/files/nearest_name.hpp>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>
@@ -24,18 +24,22 @@ std::string version_line() {
   return fmt::format("encore {} ({})", ENCORE_VERSION_STRING, backend::git_revision());
 }
 
-void add_key_flag(CLI::App& app, ConfigurationOptions& options, const std::string& flag, const std::string& key,
-                  const std::string& placeholder, const std::string& help) {
+void add_key_flag(CLI::App& app, ConfigurationOptions& options, const std::string& flag,
+                  const std::string& key, const std::string& placeholder, const std::string& help) {
   const std::string shown = flag.substr(0, flag.find(','));
   app.add_option_function<std::string>(
          flag,
-         [&options, key, shown](const std::string& value) { options.flags.push_back({key, value, shown}); }, help)
+         [&options, key, shown](const std::string& value) {
+           options.flags.push_back({key, value, shown});
+         },
+         help)
       ->type_name(placeholder);
 }
 
 void add_configuration(CLI::App& app, ConfigurationOptions& options) {
   app.add_option("--config", options.file, "JSON file of configuration keys")->type_name("FILE");
-  app.add_option("--preset", options.preset, "named configuration; `encore info` lists them")->type_name("NAME");
+  app.add_option("--preset", options.preset, "named configuration; `encore info` lists them")
+      ->type_name("NAME");
   app.add_option("--load", options.load, "safetensors file: a checkpoint, or Hugging Face weights")
       ->type_name("FILE");
   app.add_option("--set", options.assignments, "one configuration key; may be repeated")
@@ -46,14 +50,15 @@ void add_configuration(CLI::App& app, ConfigurationOptions& options) {
   for (const std::string name : {"impl", "scope", "modules", "warmup_steps"}) {
     std::string dashed = name;
     std::replace(dashed.begin(), dashed.end(), '_', '-');
-    add_key_flag(app, options, fmt::format("--cuda_graph_{},--cuda-graph-{}", name, dashed), "cuda_graph_" + name,
-                 "VALUE", "as Megatron's flag of that name");
+    add_key_flag(app, options, fmt::format("--cuda_graph_{},--cuda-graph-{}", name, dashed),
+                 "cuda_graph_" + name, "VALUE", "as Megatron's flag of that name");
   }
 }
 
 void add_data(CLI::App& app, DataOptions& options) {
   auto* tokens =
-      app.add_option("--data", options.tokens, "tokens in llm.c's format; default: the shipped text")->type_name("FILE");
+      app.add_option("--data", options.tokens, "tokens in llm.c's format; default: the shipped text")
+          ->type_name("FILE");
   app.add_option("--text", options.text, "any file, read as bytes")->type_name("FILE")->excludes(tokens);
 }
 
@@ -66,10 +71,12 @@ void add_threads(CLI::App& app, int& threads) {
 void add_train(CLI::App& app, TrainOptions& options) {
   add_configuration(app, options.configuration);
   add_data(app, options.data);
-  add_key_flag(app, options.configuration, "--steps", "train.steps", "N", "steps, counting those of a loaded checkpoint");
+  add_key_flag(app, options.configuration, "--steps", "train.steps", "N",
+               "steps, counting those of a loaded checkpoint");
   app.add_option("--log", options.log, "log of one JSON object a step")->type_name("FILE");
-  app.add_option("--save", options.save, "safetensors checkpoint, written every train.checkpoint_interval steps and "
-                                         "at the end")
+  app.add_option("--save", options.save,
+                 "safetensors checkpoint, written every train.checkpoint_interval steps and "
+                 "at the end")
       ->type_name("FILE");
   constexpr std::int64_t most = 1000000;
   auto* steps = app.add_option("--verdict-steps", options.verdict_steps,
@@ -77,12 +84,15 @@ void add_train(CLI::App& app, TrainOptions& options) {
                     ->type_name("N")
                     ->check(CLI::Range(std::int64_t{1}, most))
                     ->capture_default_str();
-  app.add_flag_callback("--no-verdict", [&options] { options.verdict_steps = 0; }, "leave that comparison out")
+  app.add_flag_callback(
+         "--no-verdict", [&options] { options.verdict_steps = 0; }, "leave that comparison out")
       ->excludes(steps);
   add_threads(app, options.threads);
   app.add_flag("--quiet", options.quiet, "print the result alone");
-  app.footer("Interrupted (SIGINT, SIGTERM), it finishes the step, saves, and exits with 128 + the signal's number.\n"
-             "Exit codes: 0 done, 2 usage or configuration, 3 file, 4 device or memory, 5 wrong results.");
+  app.footer(
+      "Interrupted (SIGINT, SIGTERM), it finishes the step, saves, and exits with 128 + the signal's "
+      "number.\n"
+      "Exit codes: 0 done, 2 usage or configuration, 3 file, 4 device or memory, 5 wrong results.");
 }
 
 void add_evaluate(CLI::App& app, EvaluateOptions& options) {
@@ -92,8 +102,9 @@ void add_evaluate(CLI::App& app, EvaluateOptions& options) {
   app.add_option("--sequences", options.sequences, "most sequences (default: all)")
       ->type_name("N")
       ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
-  auto* golden = app.add_flag("--golden", options.golden,
-                              "repeat the computation that the loaded reference file holds, and print the errors as JSON");
+  auto* golden = app.add_flag(
+      "--golden", options.golden,
+      "repeat the computation that the loaded reference file holds, and print the errors as JSON");
   golden->excludes(app.get_option("--data"))->excludes(app.get_option("--text"));
   app.add_option("--tolerance", options.tolerance, "exit with 5 when an error of --golden is larger")
       ->type_name("X")
@@ -119,8 +130,8 @@ std::string shown(const std::string& text) {
 [[noreturn]] void throw_unknown(const std::string& argument, const CLI::App& app) {
   const std::string name = argument.substr(0, argument.find('='));
   if (!name.starts_with('-'))
-    throw UsageError(fmt::format("'{}' stands where an option should: `encore {} --help` lists them", shown(argument),
-                                 app.get_name()));
+    throw UsageError(fmt::format("'{}' stands where an option should: `encore {} --help` lists them",
+                                 shown(argument), app.get_name()));
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options())
     for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
@@ -131,10 +142,12 @@ std::string shown(const std::string& text) {
 
 void require_command(const std::vector<std::string>& arguments) {
   const std::string known = fmt::format("the commands are {}", fmt::join(commands, ", "));
-  if (arguments.empty()) throw UsageError(fmt::format("no command given: {}; `encore train` trains a small model", known));
+  if (arguments.empty())
+    throw UsageError(fmt::format("no command given: {}; `encore train` trains a small model", known));
   const std::string& first = arguments.front();
   if (first.starts_with('-') || std::ranges::find(commands, first) != commands.end()) return;
-  throw UsageError(fmt::format("unknown command '{}'{}: {}", shown(first), model::did_you_mean(first, commands), known));
+  throw UsageError(
+      fmt::format("unknown command '{}'{}: {}", shown(first), model::did_you_mean(first, commands), known));
 }
 
 }  // namespace
@@ -150,9 +163,10 @@ Command parse(const std::vector<std::string>& arguments) {
   app.require_subcommand(1);
   CLI::App* const train_app =
       app.add_subcommand("train", "train a model; without options: a small one on the shipped text");
-  CLI::App* const evaluate_app = app.add_subcommand("eval", "the loss of a model, or its distance from a reference file");
-  CLI::App* const information_app =
-      app.add_subcommand("info", "this build, its devices, the presets; a resolved configuration and its memory");
+  CLI::App* const evaluate_app =
+      app.add_subcommand("eval", "the loss of a model, or its distance from a reference file");
+  CLI::App* const information_app = app.add_subcommand(
+      "info", "this build, its devices, the presets; a resolved configuration and its memory");
   add_train(*train_app, train);
   add_evaluate(*evaluate_app, evaluation);
   add_information(*information_app, information);

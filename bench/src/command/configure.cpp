@@ -12,7 +12,8 @@ model::ResolvedConfiguration resolve(const ConfigurationOptions& options, std::s
   } else if (!options.file && !options.load) {
     sources.preset(otherwise);
   }
-  if (options.load) sources.checkpoint(model::read_model_configuration(*options.load), options.load->native());
+  if (options.load)
+    sources.checkpoint(model::read_model_configuration(*options.load), options.load->native());
   if (options.file) sources.file(*options.file);
   for (const std::string& assignment : options.assignments) sources.assignment(assignment);
   for (const KeyFlag& flag : options.flags) sources.flag(flag.key, flag.value, flag.flag);

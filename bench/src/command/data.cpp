@@ -19,7 +19,9 @@ model::TokenCorpus corpus(const DataOptions& options) {
   return model::TokenCorpus::embedded();
 }
 
-std::int64_t first_held_out(const model::TokenCorpus& shipped) { return shipped.size() - shipped.size() / 20; }
+std::int64_t first_held_out(const model::TokenCorpus& shipped) {
+  return shipped.size() - shipped.size() / 20;
+}
 
 model::TokenSource training_source(const DataOptions& options, const model::Configuration& configuration) {
   const model::TrainConfiguration& train = configuration.train;

@@ -58,7 +58,8 @@ int evaluate(const EvaluateOptions& options, Console& console) {
   const std::int64_t sequences = options.sequences > 0 ? std::min(options.sequences, whole) : whole;
   const double loss = mean_loss(*trainer, source, sequences);
   if (!std::isfinite(loss))
-    throw ValidationError(fmt::format("'{}': the loss over {} is {}", file.string(), source.corpus().name(), loss));
+    throw ValidationError(
+        fmt::format("'{}': the loss over {} is {}", file.string(), source.corpus().name(), loss));
   const double perplexity = std::min(std::exp(loss), std::numeric_limits<double>::max());
   const std::int64_t tokens = sequences * configuration.train.seq;
   if (options.json) {
@@ -72,8 +73,8 @@ int evaluate(const EvaluateOptions& options, Console& console) {
                                         {"precision", name_of(configuration.train.precision)}};
     console.line(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    console.line(fmt::format("loss {:.4f} nats a token, perplexity {:.3f}, over {} tokens of {}", loss, perplexity,
-                             tokens, source.corpus().name()));
+    console.line(fmt::format("loss {:.4f} nats a token, perplexity {:.3f}, over {} tokens of {}", loss,
+                             perplexity, tokens, source.corpus().name()));
   }
   return 0;
 }

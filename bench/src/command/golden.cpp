@@ -65,8 +65,8 @@ int evaluate_reference(const EvaluateOptions& options, Console& console) {
                     {"largest_error", finite(largest)}};
   console.line(result.dump(2, ' ', false, Json::error_handler_t::replace));
   if (options.tolerance && largest > *options.tolerance)
-    throw ValidationError(fmt::format("'{}': the largest error is {:.3g} and {:.3g} was allowed", file.string(),
-                                      largest, *options.tolerance));
+    throw ValidationError(fmt::format("'{}': the largest error is {:.3g} and {:.3g} was allowed",
+                                      file.string(), largest, *options.tolerance));
   return 0;
 }
 

@@ -23,17 +23,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool names_configuration(const ConfigurationOptions& options) {
-  return options.preset || options.file || options.load || !options.assignments.empty() || !options.flags.empty();
+  return options.preset || options.file || options.load || !options.assignments.empty() ||
+         !options.flags.empty();
 }
 
 Json build_json() {
   const BuildDescription build = describe_build();
-  return {{"version", ENCORE_VERSION_STRING},
-          {"commit", backend::git_revision()},
-          {"kokkos", build.kokkos},
-          {"compiler", build.compiler},
-          {"backends", build.backends},
-          {"libraries", build.libraries}};
+  return {{"version", ENCORE_VERSION_STRING}, {"commit", backend::git_revision()},
+          {"kokkos", build.kokkos},           {"compiler", build.compiler},
+          {"backends", build.backends},       {"libraries", build.libraries}};
 }
 
 Json devices_json() {
@@ -53,7 +51,8 @@ Json presets_json() {
 Json key_descriptions_json() {
   Json keys = Json::array();
   for (const model::KeyDescription& key : model::configuration_keys())
-    keys.push_back({{"key", key.name}, {"allowed", key.allowed}, {"default", key.fallback}, {"help", key.help}});
+    keys.push_back(
+        {{"key", key.name}, {"allowed", key.allowed}, {"default", key.fallback}, {"help", key.help}});
   return keys;
 }
 
@@ -62,7 +61,8 @@ Json memory_json(const graph::MemoryPlan& plan) {
   for (int kind = 0; kind < graph::buffer_kinds; ++kind) {
     const auto buffer_kind = static_cast<graph::BufferKind>(kind);
     const bool in_arena = buffer_kind == graph::BufferKind::activation;
-    by_kind[std::string(graph::name_of(buffer_kind))] = in_arena ? plan.arena_bytes : plan.bytes_by_kind[kind];
+    by_kind[std::string(graph::name_of(buffer_kind))] =
+        in_arena ? plan.arena_bytes : plan.bytes_by_kind[kind];
   }
   return {{"total_bytes", plan.total_bytes()}, {"bytes", by_kind}};
 }
@@ -94,22 +94,24 @@ std::string build_text(const Json& information) {
 
 std::string presets_text() {
   std::string text = "\npresets:\n";
-  for (const model::Preset& preset : model::presets()) text += fmt::format("  {:<16} {}\n", preset.name, preset.help);
+  for (const model::Preset& preset : model::presets())
+    text += fmt::format("  {:<16} {}\n", preset.name, preset.help);
   return text;
 }
 
 std::string key_descriptions_text() {
   std::string text = "\nconfiguration keys:\n";
   for (const model::KeyDescription& key : model::configuration_keys())
-    text += fmt::format("  {:<28} {}\n{:31}{}; default: {}\n", key.name, key.help, "", key.allowed, key.fallback);
+    text +=
+        fmt::format("  {:<28} {}\n{:31}{}; default: {}\n", key.name, key.help, "", key.allowed, key.fallback);
   return text;
 }
 
 std::string configuration_text(const Json& information) {
   std::string text = "\nconfiguration:\n";
   for (const Json& entry : information["keys"])
-    text += fmt::format("  {:<28} {:<16} ({})\n", entry["key"].get<std::string>(), entry["value"].get<std::string>(),
-                        entry["source"].get<std::string>());
+    text += fmt::format("  {:<28} {:<16} ({})\n", entry["key"].get<std::string>(),
+                        entry["value"].get<std::string>(), entry["source"].get<std::string>());
   text += fmt::format("\nparameters: {}\n", count_text(information["parameters"].get<std::int64_t>()));
   if (!information.contains("memory"))
     return text + fmt::format("memory: unknown, {}\n", information["no_memory"].get<std::string>());

@@ -45,7 +45,8 @@ void Progress::show(const StepRecord& record) {
   } else {
     const bool due = (step - shown_step_) * lines_in_all >= steps_ - first_ || since >= between_lines;
     if (!edge && !due) return;
-    console_.line(fmt::format("step {:>{}}/{}  {}", step, std::to_string(steps_).size(), steps_, figures(record)));
+    console_.line(
+        fmt::format("step {:>{}}/{}  {}", step, std::to_string(steps_).size(), steps_, figures(record)));
   }
   shown_ = Clock::now();
   shown_step_ = step;

@@ -21,8 +21,8 @@ std::string summary(const Training& training) {
   std::string text = fmt::format("{} steps in {}: loss {:.4f}", totals.steps, duration_text(totals.seconds),
                                  totals.last_loss);
   if (totals.replayed > 0)
-    text += fmt::format("; {} of them replayed, {} graph nodes a step, {} host waits, {} fallbacks", totals.replayed,
-                        totals.graph_nodes, totals.host_waits_in_replay, totals.fallbacks);
+    text += fmt::format("; {} of them replayed, {} graph nodes a step, {} host waits, {} fallbacks",
+                        totals.replayed, totals.graph_nodes, totals.host_waits_in_replay, totals.fallbacks);
   return text;
 }
 
@@ -33,10 +33,10 @@ void print_verdict(const model::ReplayComparison& comparison, Console& console) 
   }
   if (!comparison.identical())
     throw ValidationError(fmt::format("eager against replay: not the same: {}", comparison.difference));
-  console.line(fmt::format("eager against replay: bit-identical over {} steps (loss, weights, optimizer state, random "
-                           "positions); eager {:.2f} ms, replay {:.2f} ms a step ({:.2f}x)",
-                           comparison.steps, comparison.eager_milliseconds, comparison.replay_milliseconds,
-                           comparison.speedup()));
+  console.line(fmt::format(
+      "eager against replay: bit-identical over {} steps (loss, weights, optimizer state, random "
+      "positions); eager {:.2f} ms, replay {:.2f} ms a step ({:.2f}x)",
+      comparison.steps, comparison.eager_milliseconds, comparison.replay_milliseconds, comparison.speedup()));
 }
 
 }  // namespace
@@ -53,7 +53,8 @@ int train(const TrainOptions& options, Console& console) {
   console.line(summary(training));
   if (options.save) console.line(fmt::format("saved: {}", options.save->string()));
   if (signal != 0) {
-    console.line(fmt::format("interrupted ({}) after step {}", ::strsignal(signal), training.trainer().steps_done()));
+    console.line(
+        fmt::format("interrupted ({}) after step {}", ::strsignal(signal), training.trainer().steps_done()));
     return 128 + signal;
   }
   const bool captures = training.trainer().configuration().graph.impl != model::GraphImplementation::none;

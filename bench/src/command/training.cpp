@@ -62,13 +62,14 @@ Training::Training(const TrainOptions& options, Console& console)
 std::string Training::introduction() const {
   const model::ModelConfiguration& model = configuration_.model;
   const model::TrainConfiguration& train = configuration_.train;
-  std::string text = fmt::format("encore {}: {} model of {} layers, {} parameters, {} on {} ({})\n",
-                                 ENCORE_VERSION_STRING, model.family, model.layers,
-                                 count_text(trainer_->layout().parameter_count()), name_of(train.precision),
-                                 name_of(configuration_.backend), trainer_->device_description());
+  std::string text =
+      fmt::format("encore {}: {} model of {} layers, {} parameters, {} on {} ({})\n", ENCORE_VERSION_STRING,
+                  model.family, model.layers, count_text(trainer_->layout().parameter_count()),
+                  name_of(train.precision), name_of(configuration_.backend), trainer_->device_description());
   text += fmt::format("matrix products by {}\n", trainer_->blas_description());
   text += fmt::format("data: {}; {} tokens a step\n", data_.description(), tokens_of_step(train));
-  text += fmt::format("memory: {}; graphs: {}", bytes_text(static_cast<double>(trainer_->memory_plan().total_bytes())),
+  text += fmt::format("memory: {}; graphs: {}",
+                      bytes_text(static_cast<double>(trainer_->memory_plan().total_bytes())),
                       name_of(configuration_.graph.impl));
   if (trainer_->steps_done() > 0) text += fmt::format("\nresumed after step {}", trainer_->steps_done());
   return text;
@@ -153,9 +154,10 @@ void Training::note_refusal(Progress& progress) {
 
 void Training::require_finite(const model::StepResult& result) const {
   if (std::isfinite(result.loss) && std::isfinite(result.gradient_norm)) return;
-  throw ValidationError(fmt::format("step {} gave loss {} and gradient norm {}: nothing was saved after it; lower "
-                                    "train.lr or set train.clip",
-                                    result.step, result.loss, result.gradient_norm));
+  throw ValidationError(
+      fmt::format("step {} gave loss {} and gradient norm {}: nothing was saved after it; lower "
+                  "train.lr or set train.clip",
+                  result.step, result.loss, result.gradient_norm));
 }
 
 void Training::save() {

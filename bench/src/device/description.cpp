@@ -21,10 +21,11 @@ void append_description(std::vector<DeviceDescription>& descriptions) {
 
 BuildDescription describe_build() {
   BuildDescription build;
-  build.kokkos = std::to_string(KOKKOS_VERSION / 10000) + "." + std::to_string(KOKKOS_VERSION / 100 % 100) + "." +
-                 std::to_string(KOKKOS_VERSION % 100);
+  build.kokkos = std::to_string(KOKKOS_VERSION / 10000) + "." + std::to_string(KOKKOS_VERSION / 100 % 100) +
+                 "." + std::to_string(KOKKOS_VERSION % 100);
   build.compiler = ENCORE_COMPILER;
-  for (const backend::Backend backend : backend::built_backends()) build.backends.emplace_back(name_of(backend));
+  for (const backend::Backend backend : backend::built_backends())
+    build.backends.emplace_back(name_of(backend));
   if (ENCORE_HAVE_OPENBLAS) build.libraries.emplace_back("OpenBLAS");
   if (ENCORE_HAVE_CUDA) build.libraries.emplace_back("cuBLASLt " ENCORE_CUDA_VERSION);
   if (ENCORE_HAVE_CUDNN) build.libraries.emplace_back("cuDNN");

@@ -18,13 +18,13 @@ graph::MemoryPlan plan_of(const Configuration& configuration) {
   const auto& train = configuration.train;
   backend::Device<Space> device(static_cast<std::uint64_t>(configuration.seed));
   const model::ParameterLayout layout(configuration.model, train.decay_all);
-  const model::StepShape shape{
-      .microbatches = train.microbatches,
-      .sequences = train.microbatch,
-      .tokens = train.seq,
-      .optimizer_state =
-          train.optimizer_state == Precision::bf16 ? backend::DataType::bfloat16 : backend::DataType::float32,
-      .master_weights = train.master_weights};
+  const model::StepShape shape{.microbatches = train.microbatches,
+                               .sequences = train.microbatch,
+                               .tokens = train.seq,
+                               .optimizer_state = train.optimizer_state == Precision::bf16
+                                                      ? backend::DataType::bfloat16
+                                                      : backend::DataType::float32,
+                               .master_weights = train.master_weights};
   return graph::plan_memory(
       model::build_step_program<Space, T, G>(device, configuration.model, layout, shape).program.outline());
 }

@@ -56,7 +56,8 @@ std::string first_difference(const ParameterLayout& layout, const Pass& eager, c
   for (std::size_t i = 0; i < eager.results.size(); ++i) {
     const StepResult& one = eager.results[i];
     const StepResult& other = replay.results[i];
-    if (other.report.mode != graph::StepMode::replay) return fmt::format("step {} was not replayed", other.step);
+    if (other.report.mode != graph::StepMode::replay)
+      return fmt::format("step {} was not replayed", other.step);
     if (!same_bits(one.loss, other.loss))
       return fmt::format("the loss of step {} is {:.17g} eagerly and {:.17g} by replay", one.step, one.loss,
                          other.loss);

@@ -56,7 +56,8 @@ void write_state(Trainer& trainer, const TrainingState& state) {
   trainer.restore(state.steps_done, state.positions);
 }
 
-std::string first_difference(const ParameterLayout& layout, const TrainingState& left, const TrainingState& right) {
+std::string first_difference(const ParameterLayout& layout, const TrainingState& left,
+                             const TrainingState& right) {
   const auto slices = layout.slices();
   for (std::size_t a = 0; a < left.arrays.size(); ++a) {
     const std::size_t element = backend::size_of(left.arrays[a].type);

@@ -26,6 +26,7 @@ TrainingState read_state(Trainer& trainer);
 void write_state(Trainer& trainer, const TrainingState& state);
 
 /// Names the first thing that is not the same, bit for bit; empty when there is none.
-std::string first_difference(const ParameterLayout& layout, const TrainingState& left, const TrainingState& right);
+std::string first_difference(const ParameterLayout& layout, const TrainingState& left,
+                             const TrainingState& right);
 
 }  // namespace encore::model
