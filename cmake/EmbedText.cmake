@@ -2,8 +2,9 @@
 #
 # encore_embed_text(<target> <file> <function>)
 #
-# Links the bytes of <file> into <target> as `std::string_view <function>() noexcept`, <function> being a qualified
-# name such as encore::model::embedded_text. The source is written at build time, whenever the file changes.
+# Links the bytes of <file> into <target> as `std::string_view <function>() noexcept`, <function> being a
+# qualified name such as encore::model::embedded_text. The source is written at build time, whenever the file
+# changes.
 # Run as a script (cmake -D input= -D output= -D function= -P EmbedText.cmake) this file writes that source.
 
 if(CMAKE_SCRIPT_MODE_FILE)

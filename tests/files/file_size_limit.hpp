@@ -5,8 +5,8 @@
 
 #include <csignal>
 
-/// Lets no file of this process grow beyond a size: writing further fails as on a full disk, only with another
-/// error number (EFBIG instead of ENOSPC).
+/// Lets no file of this process grow beyond a size: writing further fails as on a full disk, only with
+/// another error number (EFBIG instead of ENOSPC).
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -41,18 +41,10 @@ class Mutation {
       case 1:
         if (place < input.size()) input[place] = static_cast<char>(below(256));
         break;
-      case 2:
-        input.insert(place, 1, static_cast<char>(below(256)));
-        break;
-      case 3:
-        input.erase(place, length);
-        break;
-      case 4:
-        input.insert(place, input.substr(below(input.size()), below(40)));
-        break;
-      case 5:
-        input.replace(place, below(2) * length, words_[below(words_.size())]);
-        break;
+      case 2: input.insert(place, 1, static_cast<char>(below(256))); break;
+      case 3: input.erase(place, length); break;
+      case 4: input.insert(place, input.substr(below(input.size()), below(40))); break;
+      case 5: input.replace(place, below(2) * length, words_[below(words_.size())]); break;
       default:
         // Cutting loses most of the input, so it is done rarely.
         if (below(8) == 0) input.resize(place);

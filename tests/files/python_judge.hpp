@@ -9,8 +9,8 @@
 
 #include "temporary_folder.hpp"
 
-/// Runs Python programs that judge the library's files by other implementations. The interpreter is the one that
-/// ENCORE_TEST_PYTHON names, or python3.
+/// Runs Python programs that judge the library's files by other implementations. The interpreter is the one
+/// that ENCORE_TEST_PYTHON names, or python3.
 class PythonJudge {
  public:
   struct Answer {

@@ -36,7 +36,8 @@ class TemporaryFolder {
 };
 
 inline void write_bytes(const std::filesystem::path& path, std::string_view bytes) {
-  // ext4 brings a file that replaces one by truncation to the disk when it is closed; fuzz tests write thousands.
+  // ext4 brings a file that replaces one by truncation to the disk when it is closed; fuzz tests write
+  // thousands.
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }

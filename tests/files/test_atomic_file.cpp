@@ -61,8 +61,8 @@ TEST_CASE("running out of space keeps the old file and removes the new one") {
   const std::string large(100'000, 'x');
   {
     const FileSizeLimit limit(50'000);
-    CHECK_THROWS_WITH_AS(write_file_atomically(folder / "a", large), doctest::Contains("/a': failed to write at byte"),
-                         OutputFileError);
+    CHECK_THROWS_WITH_AS(write_file_atomically(folder / "a", large),
+                         doctest::Contains("/a': failed to write at byte"), OutputFileError);
   }
   CHECK(read_bytes(folder / "a") == "old");
   CHECK(folder.files() == 1);
@@ -79,7 +79,8 @@ TEST_CASE("what a killed run left behind is replaced") {
 TEST_CASE("two writers of one file do not mix: the second is told, the first goes on") {
   const TemporaryFolder folder;
   AtomicFile first(folder / "a");
-  CHECK_THROWS_WITH_AS(AtomicFile(folder / "a"), doctest::Contains("another process is writing"), OutputFileError);
+  CHECK_THROWS_WITH_AS(AtomicFile(folder / "a"), doctest::Contains("another process is writing"),
+                       OutputFileError);
   first.write_at(0, bytes_of("first"));
   first.commit();
   CHECK(read_bytes(folder / "a") == "first");
@@ -121,7 +122,8 @@ TEST_CASE("the permissions of a replaced file are kept") {
 TEST_CASE("what cannot be a file is refused with a reason and is not replaced") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH_AS(AtomicFile(folder.path()), doctest::Contains("it is a directory"), OutputFileError);
-  CHECK_THROWS_WITH_AS(AtomicFile(folder.path() / ""), doctest::Contains("not the name of a file"), OutputFileError);
+  CHECK_THROWS_WITH_AS(AtomicFile(folder.path() / ""), doctest::Contains("not the name of a file"),
+                       OutputFileError);
   CHECK_THROWS_WITH_AS(AtomicFile(folder / "no/such/folder"), doctest::Contains("No such file or directory"),
                        OutputFileError);
   CHECK_THROWS_WITH_AS(AtomicFile("/dev/full"), doctest::Contains("pipe or device"), OutputFileError);

@@ -21,8 +21,9 @@ namespace {
 /// A small model that needs nothing else.
 ConfigurationSources small() {
   ConfigurationSources sources;
-  sources.json(R"({"model": {"family": "llama", "layers": 2, "hidden": 48, "heads": 6, "vocab": 96, "seq": 64}})",
-               "small");
+  sources.json(
+      R"({"model": {"family": "llama", "layers": 2, "hidden": 48, "heads": 6, "vocab": 96, "seq": 64}})",
+      "small");
   return sources;
 }
 
@@ -34,7 +35,8 @@ std::string source_of(const ResolvedConfiguration& resolved, const std::string& 
 
 void check_refused(const std::string& assignment, const char* reason) {
   CAPTURE(assignment);
-  CHECK_THROWS_WITH_AS(small().assignment(assignment).resolve(), doctest::Contains(reason), ConfigurationError);
+  CHECK_THROWS_WITH_AS(small().assignment(assignment).resolve(), doctest::Contains(reason),
+                       ConfigurationError);
 }
 
 }  // namespace
@@ -77,7 +79,8 @@ TEST_CASE("the documented defaults are the real ones") {
     CAPTURE(keys[i].name);
     CHECK_FALSE(keys[i].help.empty());
     CHECK_FALSE(keys[i].allowed.empty());
-    const bool in_words = keys[i].fallback.find_first_of(" .") != std::string::npos && keys[i].fallback.front() != '0';
+    const bool in_words =
+        keys[i].fallback.find_first_of(" .") != std::string::npos && keys[i].fallback.front() != '0';
     if (in_words || keys[i].fallback == "required") continue;
     CHECK(entries[i].value == keys[i].fallback);
     ++literal;
@@ -115,17 +118,19 @@ TEST_CASE("later kinds of sources win over earlier ones, whatever the order they
 
 TEST_CASE("nested sections and dotted keys mean the same, and both at once are refused") {
   ConfigurationSources dotted;
-  dotted.json(R"({"model.family": "llama", "model": {"layers": 2, "hidden": 48, "vocab": 96, "seq": 64}, "model.heads": 6})",
-              "f");
+  dotted.json(
+      R"({"model.family": "llama", "model": {"layers": 2, "hidden": 48, "vocab": 96, "seq": 64}, "model.heads": 6})",
+      "f");
   CHECK(dotted.resolve().configuration == small().resolve().configuration);
   CHECK_THROWS_WITH_AS(small().json(R"({"train": {"lr": 1}, "train.lr": 1})", "file 'f'"),
                        "file 'f' has the key 'train.lr' twice, nested and dotted", ConfigurationError);
-  CHECK_THROWS_WITH_AS(small().json(R"({"seed": 1, "seed": 2})", "file 'f'"), "file 'f' has the key 'seed' twice",
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(small().json(R"({"seed": 1, "seed": 2})", "file 'f'"),
+                       "file 'f' has the key 'seed' twice", ConfigurationError);
 }
 
 TEST_CASE("an unknown key is refused with the nearest known one") {
-  check_refused("model.layer=2", "unknown configuration key 'model.layer' (--set) (did you mean 'model.layers'?)");
+  check_refused("model.layer=2",
+                "unknown configuration key 'model.layer' (--set) (did you mean 'model.layers'?)");
   check_refused("lr=2", "(did you mean 'train.lr'?)");
   check_refused("train.warmup=2", "unknown configuration key 'train.warmup'");
   check_refused("colour=2", "unknown configuration key 'colour' (--set)");
@@ -189,23 +194,24 @@ TEST_CASE("a value of the wrong JSON type is refused with what stood there") {
     CAPTURE(json);
     CHECK_THROWS_WITH_AS(small().json(json, "f"), doctest::Contains(reason), ConfigurationError);
   }
-  CHECK_THROWS_WITH_AS(small().json(std::string(100'000, '['), "f"), doctest::Contains("nested more than 32 deep"),
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(small().json(std::string(100'000, '['), "f"),
+                       doctest::Contains("nested more than 32 deep"), ConfigurationError);
 }
 
 TEST_CASE("missing values are named all at once") {
-  CHECK_THROWS_WITH_AS(ConfigurationSources().resolve(),
-                       "model.family, model.layers, model.hidden, model.heads, model.vocab, model.seq are missing: "
-                       "choose a preset, or give them in a configuration file or as --set key=value",
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(
+      ConfigurationSources().resolve(),
+      "model.family, model.layers, model.hidden, model.heads, model.vocab, model.seq are missing: "
+      "choose a preset, or give them in a configuration file or as --set key=value",
+      ConfigurationError);
   ConfigurationSources sources;
   sources.json(R"({"model": {"family": "llama", "layers": 2, "hidden": 48, "heads": 6, "seq": 64}})", "f");
   CHECK_THROWS_WITH_AS(sources.resolve(), doctest::Contains("model.vocab is missing"), ConfigurationError);
 }
 
 TEST_CASE("a missing configuration file is an error of its own kind") {
-  CHECK_THROWS_WITH_AS(small().file("/no/such.json"), "cannot read '/no/such.json': No such file or directory",
-                       encore::InputFileError);
+  CHECK_THROWS_WITH_AS(small().file("/no/such.json"),
+                       "cannot read '/no/such.json': No such file or directory", encore::InputFileError);
 }
 
 TEST_CASE("values that contradict each other are refused with both") {
@@ -216,7 +222,8 @@ TEST_CASE("values that contradict each other are refused with both") {
   check_refused("model.activation=gelu", "model.activation must be swiglu in the family llama");
   check_refused("model.normalization=layer_norm", "model.normalization must be rms_norm");
   check_refused("model.position=learned", "model.position must be rope_half_split or rope_interleaved");
-  check_refused("model.family=qwen3_moe", "model.family = qwen3_moe (--set) is not supported in this version");
+  check_refused("model.family=qwen3_moe",
+                "model.family = qwen3_moe (--set) is not supported in this version");
   check_refused("model.family=bert", "model.family = 'bert' (--set) must be one of gpt2, llama");
   check_refused("train.seq=65", "train.seq = 65 must not exceed model.seq = 64");
   check_refused("train.min_lr=1", "train.min_lr = 1 must not exceed train.lr = 0.0003");
@@ -227,18 +234,19 @@ TEST_CASE("values that contradict each other are refused with both") {
     return small().assignment(first).assignment(second).resolve();
   };
   CHECK_THROWS_WITH_AS(both("train.lr_warmup_steps=9", "train.lr_decay_steps=8"),
-                       doctest::Contains("train.lr_decay_steps = 8 must be 0 or at least"), ConfigurationError);
-  CHECK_THROWS_WITH_AS(both("train.microbatch=1000000", "model.seq=10000"), doctest::Contains("below 2^31 tokens"),
+                       doctest::Contains("train.lr_decay_steps = 8 must be 0 or at least"),
                        ConfigurationError);
+  CHECK_THROWS_WITH_AS(both("train.microbatch=1000000", "model.seq=10000"),
+                       doctest::Contains("below 2^31 tokens"), ConfigurationError);
   CHECK_THROWS_WITH_AS(both("graph.impl=layer", "graph.optimizer=joined"),
                        doctest::Contains("graph.optimizer = joined needs graph.impl = full_iteration"),
                        ConfigurationError);
-  CHECK_THROWS_WITH_AS(both("graph.impl=none", "graph.optimizer=separate"), doctest::Contains("graph.optimizer = separate"),
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(both("graph.impl=none", "graph.optimizer=separate"),
+                       doctest::Contains("graph.optimizer = separate"), ConfigurationError);
   CHECK_THROWS_WITH_AS(both("model.family=gpt2", "model.kv_heads=3"), doctest::Contains("in the family gpt2"),
                        ConfigurationError);
-  CHECK_THROWS_WITH_AS(both("model.family=gpt2", "model.head_dim=16"), doctest::Contains("must be model.hidden = 48"),
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(both("model.family=gpt2", "model.head_dim=16"),
+                       doctest::Contains("must be model.hidden = 48"), ConfigurationError);
   CHECK_THROWS_WITH_AS(both("model.family=gpt2", "model.mlp_bias=false"), doctest::Contains("model.mlp_bias"),
                        ConfigurationError);
   CHECK_THROWS_WITH_AS(both("model.family=gpt2", "model.rope_theta=5"),
@@ -249,11 +257,15 @@ TEST_CASE("values that contradict each other are refused with both") {
 TEST_CASE("an absurd number of parameters is refused before anything is allocated") {
   ConfigurationSources sources = small();
   sources.assignment("model.hidden=1048576").assignment("model.layers=10000").assignment("model.head_dim=2");
-  CHECK_THROWS_WITH_AS(sources.resolve(), doctest::Contains("more than the 1e+13 that make sense"), ConfigurationError);
+  CHECK_THROWS_WITH_AS(sources.resolve(), doctest::Contains("more than the 1e+13 that make sense"),
+                       ConfigurationError);
   sources.assignment("model.heads=65536").assignment("model.head_dim=16384");
   CHECK_THROWS_WITH_AS(sources.resolve(), doctest::Contains("must be at most 4194304"), ConfigurationError);
-  sources.assignment("model.head_dim=64").assignment("model.ffn=16777216").assignment("model.vocab=2147483647");
-  CHECK_THROWS_WITH_AS(sources.resolve(), doctest::Contains("more than the 1e+13 that make sense"), ConfigurationError);
+  sources.assignment("model.head_dim=64")
+      .assignment("model.ffn=16777216")
+      .assignment("model.vocab=2147483647");
+  CHECK_THROWS_WITH_AS(sources.resolve(), doctest::Contains("more than the 1e+13 that make sense"),
+                       ConfigurationError);
 }
 
 TEST_CASE("a memory limit is given in bytes or with a unit") {
@@ -265,8 +277,12 @@ TEST_CASE("a memory limit is given in bytes or with a unit") {
   CHECK(limit("3MB") == 3'000'000);
   CHECK(limit("1024") == 1024);
   CHECK(limit("7B") == 7);
-  CHECK(small().json(R"({"graph": {"memory_limit": "2KiB"}})", "f").resolve().configuration.graph.memory_limit == 2048);
-  CHECK(small().json(R"({"graph": {"memory_limit": 5}})", "f").resolve().configuration.graph.memory_limit == 5);
+  CHECK(small()
+            .json(R"({"graph": {"memory_limit": "2KiB"}})", "f")
+            .resolve()
+            .configuration.graph.memory_limit == 2048);
+  CHECK(small().json(R"({"graph": {"memory_limit": 5}})", "f").resolve().configuration.graph.memory_limit ==
+        5);
   check_refused("graph.memory_limit=20gib", "graph.memory_limit = '20gib' (--set) must be a number of bytes");
   check_refused("graph.memory_limit=GiB", "graph.memory_limit = 'GiB'");
   check_refused("graph.memory_limit=-1GiB", "graph.memory_limit = -1073741824");
@@ -276,14 +292,19 @@ TEST_CASE("a memory limit is given in bytes or with a unit") {
 
 TEST_CASE("graph modules are a list without repetition, kept in one order") {
   const auto modules = [](const std::string& text) {
-    return small().assignment("graph.impl=layer").assignment("graph.modules=" + text).resolve().configuration.graph;
+    return small()
+        .assignment("graph.impl=layer")
+        .assignment("graph.modules=" + text)
+        .resolve()
+        .configuration.graph;
   };
   CHECK(modules("mlp,attn").modules == std::vector{GraphModule::attn, GraphModule::mlp});
   CHECK(modules("").modules.empty());
   CHECK(modules("attn").optimizer == OptimizerPlacement::separate);
   for (const char* module : {"moe", "moe_router", "moe_preprocess", "mamba"}) {
     CAPTURE(module);
-    CHECK_THROWS_WITH_AS(modules(module), doctest::Contains("is not supported in this version, only attn, mlp"),
+    CHECK_THROWS_WITH_AS(modules(module),
+                         doctest::Contains("is not supported in this version, only attn, mlp"),
                          ConfigurationError);
   }
   CHECK_THROWS_WITH_AS(modules("attn,attn"), doctest::Contains("each at most once"), ConfigurationError);
@@ -302,7 +323,8 @@ TEST_CASE("a detail of a weaker source gives way to the kind of recording that a
   CHECK(graph("graph.impl=full_iteration").optimizer == OptimizerPlacement::separate);
   CHECK(graph("graph.warmup_steps=5").modules == std::vector{GraphModule::attn});
   ModelConfiguration gpt2 = small().assignment("model.family=gpt2").resolve().configuration.model;
-  CHECK(ConfigurationSources().preset("llama-3-8b").checkpoint(gpt2, "c").resolve().configuration.model == gpt2);
+  CHECK(ConfigurationSources().preset("llama-3-8b").checkpoint(gpt2, "c").resolve().configuration.model ==
+        gpt2);
 }
 
 TEST_CASE("every preset resolves, is described, and has its own name") {
@@ -313,12 +335,12 @@ TEST_CASE("every preset resolves, is described, and has its own name") {
     CHECK_FALSE(known.help.empty());
     CHECK_NOTHROW(ConfigurationSources().preset(known.name).resolve());
   }
-  CHECK_THROWS_WITH_AS(ConfigurationSources().preset("gpt2-125m"), "there is no preset 'gpt2-125m' (did you mean 'gpt2-124m'?)",
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(ConfigurationSources().preset("gpt2-125m"),
+                       "there is no preset 'gpt2-125m' (did you mean 'gpt2-124m'?)", ConfigurationError);
   CHECK_THROWS_WITH_AS(ConfigurationSources().preset("x"), doctest::Contains("there are bytes, tiny-launch"),
                        ConfigurationError);
-  CHECK_THROWS_WITH_AS(ConfigurationSources().preset("bytes").preset("gpt2"), "two presets, bytes and gpt2: choose one",
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(ConfigurationSources().preset("bytes").preset("gpt2"),
+                       "two presets, bytes and gpt2: choose one", ConfigurationError);
 }
 
 TEST_CASE("presets of public models have the public numbers of parameters") {
@@ -348,7 +370,8 @@ TEST_CASE("the peer's workloads have its shapes, types and optimizer") {
   CHECK(peer.train.min_lr == 1e-4);
   CHECK(peer.train.clip == 0);
   // As the peer counts them: embedding, head, layers and norms.
-  CHECK(parameter_count(peer.model) == 2 * 50304LL * 2048 + 16 * (4 * 2048LL * 2048 + 3 * 2048LL * 8192 + 2 * 2048) + 2048);
+  CHECK(parameter_count(peer.model) ==
+        2 * 50304LL * 2048 + 16 * (4 * 2048LL * 2048 + 3 * 2048LL * 8192 + 2 * 2048) + 2048);
 }
 
 TEST_CASE("a resolved configuration, printed and read as a file, resolves to itself") {
@@ -361,11 +384,12 @@ TEST_CASE("a resolved configuration, printed and read as a file, resolves to its
     ConfigurationSources sources;
     sources.preset(presets()[random() % presets().size()].name);
     for (int i = 0; i < 6; ++i) {
-      sources.assignment(pick({"model.dropout=0.1", "model.layers=3", "model.kv_heads=1", "train.lr=0.0123456789",
-                               "train.steps=77", "train.precision=fp32", "train.precision=bf16", "graph.impl=none",
-                               "graph.impl=layer", "graph.modules=mlp", "graph.memory_limit=3GiB", "backend=cuda",
-                               "seed=9007199254740992", "train.min_lr=1e-7", "model.rope_theta=12345.678",
-                               "model.position=rope_interleaved", "train.epsilon=1e-12", "graph.recapture=true"}));
+      sources.assignment(
+          pick({"model.dropout=0.1", "model.layers=3", "model.kv_heads=1", "train.lr=0.0123456789",
+                "train.steps=77", "train.precision=fp32", "train.precision=bf16", "graph.impl=none",
+                "graph.impl=layer", "graph.modules=mlp", "graph.memory_limit=3GiB", "backend=cuda",
+                "seed=9007199254740992", "train.min_lr=1e-7", "model.rope_theta=12345.678",
+                "model.position=rope_interleaved", "train.epsilon=1e-12", "graph.recapture=true"}));
     }
     ResolvedConfiguration resolved;
     try {
@@ -385,7 +409,8 @@ TEST_CASE("a configuration built by hand is checked like a parsed one") {
   Configuration configuration = small().resolve().configuration;
   CHECK_NOTHROW(check(configuration));
   configuration.train.beta1 = 1;
-  CHECK_THROWS_WITH_AS(check(configuration), "train.beta1 = 1 must be a number from 0 to below 1", ConfigurationError);
+  CHECK_THROWS_WITH_AS(check(configuration), "train.beta1 = 1 must be a number from 0 to below 1",
+                       ConfigurationError);
   configuration.train.beta1 = 0.9;
   configuration.model.family = "other";
   CHECK_THROWS_WITH_AS(check(configuration.model), "model.family = 'other' must be one of gpt2, llama",

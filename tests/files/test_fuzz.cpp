@@ -19,8 +19,9 @@
 #include "safetensors_bytes.hpp"
 #include "temporary_folder.hpp"
 
-// Every parser gets many damaged inputs. It may accept or throw encore::Error, and nothing else; what it accepts must
-// be consistent. Under the address and undefined-behaviour sanitizers these tests find reads outside the input.
+// Every parser gets many damaged inputs. It may accept or throw encore::Error, and nothing else; what it
+// accepts must be consistent. Under the address and undefined-behaviour sanitizers these tests find reads
+// outside the input.
 
 using namespace encore::model;
 
@@ -54,7 +55,8 @@ constexpr std::array<std::string_view, 27> words = {"{",
                                                     "\xff",
                                                     "graph.impl="};
 
-/// Runs `parse`; whether it accepted the input. Only encore::Error, with a sentence of one line, may come out.
+/// Runs `parse`; whether it accepted the input. Only encore::Error, with a sentence of one line, may come
+/// out.
 template <class Parse>
 bool accepts(Parse parse) {
   try {
@@ -121,9 +123,11 @@ TEST_CASE("damaged configuration files are refused or resolve to themselves") {
     CAPTURE(round);
     const std::string damaged = mutation.of(file);
     accepted += accepts([&] {
-      const Configuration configuration = ConfigurationSources().json(damaged, "file").resolve().configuration;
+      const Configuration configuration =
+          ConfigurationSources().json(damaged, "file").resolve().configuration;
       CHECK_NOTHROW(check(configuration));
-      CHECK(ConfigurationSources().json(to_json(configuration), "again").resolve().configuration == configuration);
+      CHECK(ConfigurationSources().json(to_json(configuration), "again").resolve().configuration ==
+            configuration);
     });
   }
   CHECK(accepted > 0);
@@ -131,9 +135,9 @@ TEST_CASE("damaged configuration files are refused or resolve to themselves") {
 }
 
 TEST_CASE("damaged --set assignments are refused or resolve to a checked configuration") {
-  std::vector<std::string> assignments = {"cuda_graph_impl=local", "cuda_graph_modules=attn,mlp",
+  std::vector<std::string> assignments = {"cuda_graph_impl=local",           "cuda_graph_modules=attn,mlp",
                                           "cuda_graph_scope=full_iteration", "graph.memory_limit=20GiB",
-                                          "graph.modules=attn,mlp", "graph.impl=layer"};
+                                          "graph.modules=attn,mlp",          "graph.impl=layer"};
   for (const auto& entry : ConfigurationSources().preset("bytes").resolve().entries)
     assignments.push_back(entry.key + "=" + entry.value);
   Mutation mutation(13, words);
@@ -166,7 +170,8 @@ TEST_CASE("damaged config.json files are refused or describe a model that can be
     const std::string damaged = mutation.of(files[mutation.below(files.size())]);
     accepted += accepts([&] {
       const ModelConfiguration model = read_huggingface_configuration(damaged, "config.json");
-      CHECK(read_huggingface_configuration(write_huggingface_configuration(model, Precision::bf16), "again") == model);
+      CHECK(read_huggingface_configuration(write_huggingface_configuration(model, Precision::bf16),
+                                           "again") == model);
     });
   }
   CHECK(accepted > 0);
@@ -197,7 +202,8 @@ TEST_CASE("damaged token files are refused or give only tokens of the vocabulary
     write_bytes(folder / "f", damaged);
     accepted += accepts([&] {
       const TokenSource source(TokenCorpus::token_file(folder / "f"),
-                               {.sequences = 2, .seq = 8, .microbatches = 1, .vocab = 16}, TokenOrder::random, round);
+                               {.sequences = 2, .seq = 8, .microbatches = 1, .vocab = 16}, TokenOrder::random,
+                               round);
       std::vector<std::int32_t> ids(16), labels(16);
       source.batch(round, 0, ids, labels);
       for (const std::int32_t token : ids) CHECK((token >= 0 && token < 16));

@@ -22,7 +22,8 @@ using encore::ConfigurationError;
 namespace {
 
 // As transformers 5 writes it; the tests change one field at a time.
-const std::string gpt2 = R"({"transformers_version": "5.17.0", "architectures": null, "output_hidden_states": false,
+const std::string gpt2 =
+    R"({"transformers_version": "5.17.0", "architectures": null, "output_hidden_states": false,
 "return_dict": true, "dtype": null, "chunk_size_feed_forward": 0, "is_encoder_decoder": false,
 "id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}, "problem_type": null,
 "vocab_size": 96, "n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 4, "n_inner": null,
@@ -33,7 +34,8 @@ const std::string gpt2 = R"({"transformers_version": "5.17.0", "architectures": 
 "scale_attn_by_inverse_layer_idx": false, "reorder_and_upcast_attn": false, "add_cross_attention": false,
 "tie_word_embeddings": true, "_name_or_path": "", "model_type": "gpt2", "output_attentions": false})";
 
-const std::string llama = R"({"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+const std::string llama =
+    R"({"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
 "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 64,
 "initializer_range": 0.03, "rms_norm_eps": 1e-06, "use_cache": true, "pad_token_id": null, "bos_token_id": 1,
 "eos_token_id": 2, "pretraining_tp": 1, "tie_word_embeddings": false,
@@ -46,7 +48,9 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(position, from.size(), to);
 }
 
-ModelConfiguration read(const std::string& json) { return read_huggingface_configuration(json, "config.json"); }
+ModelConfiguration read(const std::string& json) {
+  return read_huggingface_configuration(json, "config.json");
+}
 
 }  // namespace
 
@@ -92,7 +96,8 @@ TEST_CASE("the config.json of Llama is understood, in the form of transformers 4
   CHECK(read(replaced(llama, R"(, "head_dim": 8)", "")) == model);
   CHECK(read(replaced(llama, R"("num_key_value_heads": 2)", R"("num_key_value_heads": null)")).kv_heads == 6);
   CHECK(read(replaced(llama, "\"head_dim\": 8", "\"head_dim\": 16")).head_dim == 16);
-  const ModelConfiguration biased = read(replaced(llama, "\"attention_bias\": false", "\"attention_bias\": true"));
+  const ModelConfiguration biased =
+      read(replaced(llama, "\"attention_bias\": false", "\"attention_bias\": true"));
   CHECK(biased.qkv_bias);
   CHECK(biased.attention_output_bias);
   CHECK_FALSE(biased.mlp_bias);
@@ -104,23 +109,31 @@ TEST_CASE("a feature that this version does not compute is refused by name") {
            {gpt2, "gelu_new", "relu", "'activation_function' = \"relu\" of config.json is not supported"},
            {gpt2, "\"scale_attn_by_inverse_layer_idx\": false", "\"scale_attn_by_inverse_layer_idx\": true",
             "'scale_attn_by_inverse_layer_idx' = true"},
-           {gpt2, "\"reorder_and_upcast_attn\": false", "\"reorder_and_upcast_attn\": true", "'reorder_and_upcast_attn'"},
+           {gpt2, "\"reorder_and_upcast_attn\": false", "\"reorder_and_upcast_attn\": true",
+            "'reorder_and_upcast_attn'"},
            {gpt2, "\"add_cross_attention\": false", "\"add_cross_attention\": true", "'add_cross_attention'"},
            {gpt2, "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "only true"},
-           {gpt2, "\"resid_pdrop\": 0.1", "\"resid_pdrop\": 0.3", "resid_pdrop = 0.3 and embd_pdrop = 0.1 differ"},
+           {gpt2, "\"resid_pdrop\": 0.1", "\"resid_pdrop\": 0.3",
+            "resid_pdrop = 0.3 and embd_pdrop = 0.1 differ"},
            {gpt2, "\"model_type\": \"gpt2\"", "\"model_type\": \"qwen3_moe\"",
             "'model_type' = \"qwen3_moe\" of config.json is not supported in this version, only gpt2, llama"},
            {llama, "silu", "gelu", "'hidden_act' = \"gelu\""},
            {llama, "\"pretraining_tp\": 1", "\"pretraining_tp\": 2", "'pretraining_tp' = 2"},
            {llama, "\"rope_type\": \"default\"", "\"rope_type\": \"llama3\", \"factor\": 32",
             "'rope_type' = \"llama3\" of rope_parameters of config.json"},
-           {llama, "\"rope_type\": \"default\"", "\"rope_type\": \"default\", \"factor\": 32", "'factor' = 32"},
-           {llama, "\"rope_type\": \"default\"", "\"partial_rotary_factor\": 0.5", "'partial_rotary_factor' = 0.5"},
-           {llama, "\"mlp_bias\": false", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", "'type' = \"linear\""},
-           {llama, "\"mlp_bias\": false", "\"rope_theta\": 10000.0", "because another rope_theta stands beside it"},
+           {llama, "\"rope_type\": \"default\"", "\"rope_type\": \"default\", \"factor\": 32",
+            "'factor' = 32"},
+           {llama, "\"rope_type\": \"default\"", "\"partial_rotary_factor\": 0.5",
+            "'partial_rotary_factor' = 0.5"},
+           {llama, "\"mlp_bias\": false", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+            "'type' = \"linear\""},
+           {llama, "\"mlp_bias\": false", "\"rope_theta\": 10000.0",
+            "because another rope_theta stands beside it"},
            {llama, "\"mlp_bias\": false", "\"sliding_window\": 4096", "'sliding_window' = 4096"},
-           {llama, "\"mlp_bias\": false", "\"quantization_config\": {\"bits\": 4}", "'quantization_config' = {\"bits\":4}"},
-           {llama, "\"mlp_bias\": false", "\"encore\": {\"colour\": 1}", "'colour' = 1 of encore of config.json"},
+           {llama, "\"mlp_bias\": false", "\"quantization_config\": {\"bits\": 4}",
+            "'quantization_config' = {\"bits\":4}"},
+           {llama, "\"mlp_bias\": false", "\"encore\": {\"colour\": 1}",
+            "'colour' = 1 of encore of config.json"},
            {llama, "\"mlp_bias\": false", "\"time_step_limit\": [0.0, Infinity]", "'time_step_limit'"}}) {
     CAPTURE(reason);
     CHECK_THROWS_WITH_AS(read(replaced(text, from, to)), doctest::Contains(reason), ConfigurationError);
@@ -132,16 +145,20 @@ TEST_CASE("a missing, negative, absurd or mistyped field is refused with its nam
        std::initializer_list<std::tuple<std::string, const char*, const char*, const char*>>{
            {gpt2, "\"n_embd\": 48,", "", "config.json has no n_embd"},
            {gpt2, "\"n_embd\": 48", "\"n_embd\": null", "config.json has no n_embd"},
-           {gpt2, "\"n_embd\": 48", "\"n_embd\": -48", "model.hidden = -48 (n_embd of config.json) must be a whole number"},
+           {gpt2, "\"n_embd\": 48", "\"n_embd\": -48",
+            "model.hidden = -48 (n_embd of config.json) must be a whole number"},
            {gpt2, "\"n_embd\": 48", "\"n_embd\": \"48\"", "model.hidden = \"48\" (n_embd of config.json)"},
-           {gpt2, "\"n_embd\": 48", "\"n_embd\": 50", "model.hidden = 50 must be a multiple of model.heads = 4"},
-           {gpt2, "\"n_layer\": 2", "\"n_layer\": 99999999999999999999", "model.layers = 1e+20 (n_layer of config.json)"},
+           {gpt2, "\"n_embd\": 48", "\"n_embd\": 50",
+            "model.hidden = 50 must be a multiple of model.heads = 4"},
+           {gpt2, "\"n_layer\": 2", "\"n_layer\": 99999999999999999999",
+            "model.layers = 1e+20 (n_layer of config.json)"},
            {gpt2, "1e-05", "NaN", "model.norm_epsilon = \"NaN\" (layer_norm_epsilon of config.json)"},
            {gpt2, "\"gelu_new\"", "7", "'activation_function' = 7"},
            {gpt2, "\"model_type\": \"gpt2\"", "\"model_type\": null", "config.json has no model_type"},
            {gpt2, "\"model_type\": \"gpt2\"", "\"model_type\": 3", "'model_type' = 3"},
            {llama, "\"hidden_size\": 48,", "", "config.json has no hidden_size"},
-           {llama, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4", "must be a multiple of model.kv_heads = 4"},
+           {llama, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4",
+            "must be a multiple of model.kv_heads = 4"},
            {llama, "\"head_dim\": 8", "\"head_dim\": 7", "model.head_dim = 7 must be even"},
            {llama, "{\"rope_theta\": 20000.0, \"rope_type\": \"default\"}", "3", "'rope_parameters' = 3"},
            {llama, "20000.0", "0", "model.rope_theta = 0 (rope_theta of rope_parameters of config.json)"}}) {
@@ -154,10 +171,11 @@ TEST_CASE("a missing, negative, absurd or mistyped field is refused with its nam
 
 TEST_CASE("every model that can be configured survives writing and reading") {
   for (const Preset& known : presets()) {
-    for (const char* change : {"seed=1", "model.dropout=0.25", "model.attention_dropout=0.5", "model.activation=gelu",
-                               "model.position=rope_interleaved", "model.qkv_bias=true", "model.mlp_bias=true",
-                               "model.tie_embeddings=true", "model.norm_epsilon=3e-7", "model.rope_theta=77.5",
-                               "model.ffn=99", "model.initializer_range=0"}) {
+    for (const char* change :
+         {"seed=1", "model.dropout=0.25", "model.attention_dropout=0.5", "model.activation=gelu",
+          "model.position=rope_interleaved", "model.qkv_bias=true", "model.mlp_bias=true",
+          "model.tie_embeddings=true", "model.norm_epsilon=3e-7", "model.rope_theta=77.5", "model.ffn=99",
+          "model.initializer_range=0"}) {
       ModelConfiguration model;
       try {
         model = ConfigurationSources().preset(known.name).assignment(change).resolve().configuration.model;
@@ -174,11 +192,13 @@ TEST_CASE("every model that can be configured survives writing and reading") {
 TEST_CASE("a model that transformers would compute differently does not claim to be a llama") {
   const auto written = [](const char* change) {
     return write_huggingface_configuration(
-        ConfigurationSources().preset("bytes").assignment(change).resolve().configuration.model, Precision::fp32);
+        ConfigurationSources().preset("bytes").assignment(change).resolve().configuration.model,
+        Precision::fp32);
   };
   CHECK(written("seed=1").find("\"model_type\": \"llama\"") != std::string::npos);
   CHECK(written("model.dropout=0.1").find("\"model_type\": \"llama\"") != std::string::npos);
-  CHECK(written("model.position=rope_interleaved").find("\"model_type\": \"encore_llama\"") != std::string::npos);
+  CHECK(written("model.position=rope_interleaved").find("\"model_type\": \"encore_llama\"") !=
+        std::string::npos);
   CHECK(written("model.qkv_bias=true").find("\"model_type\": \"encore_llama\"") != std::string::npos);
 }
 
@@ -203,7 +223,8 @@ TEST_CASE("the reference files' configurations are understood and count their pa
     const auto path = golden_file(std::string(name) + ".safetensors");
     if (!path) continue;
     CHECK_THROWS_WITH_AS(read_huggingface_configuration(SafetensorsFile(*path).metadata("config"), name),
-                         doctest::Contains("is not supported in this version, only gpt2, llama"), ConfigurationError);
+                         doctest::Contains("is not supported in this version, only gpt2, llama"),
+                         ConfigurationError);
   }
 }
 
@@ -220,11 +241,13 @@ TEST_CASE("transformers loads the written config.json as the same model") {
   const auto model = [](const char* preset, const char* change) {
     return ConfigurationSources().preset(preset).assignment(change).resolve().configuration.model;
   };
-  write_bytes(folder / "gpt2/config.json", write_huggingface_configuration(model("gpt2", "model.ffn=99"), Precision::fp32));
+  write_bytes(folder / "gpt2/config.json",
+              write_huggingface_configuration(model("gpt2", "model.ffn=99"), Precision::fp32));
   write_bytes(folder / "llama/config.json",
               write_huggingface_configuration(model("llama-3.2-1b", "model.dropout=0.1"), Precision::bf16));
-  write_bytes(folder / "other/config.json",
-              write_huggingface_configuration(model("bytes", "model.position=rope_interleaved"), Precision::bf16));
+  write_bytes(
+      folder / "other/config.json",
+      write_huggingface_configuration(model("bytes", "model.position=rope_interleaved"), Precision::bf16));
   const auto answer = judge.run(R"(
 import sys, transformers
 c = transformers.AutoConfig.from_pretrained(sys.argv[1] + '/gpt2')
@@ -246,6 +269,7 @@ else: raise AssertionError('encore_llama was accepted')
                                 "'" + folder.path().string() + "'");
   INFO(answer.output);
   REQUIRE(answer.status == 0);
-  const ModelConfiguration again = read_huggingface_configuration(read_bytes(folder / "again/config.json"), "again");
+  const ModelConfiguration again =
+      read_huggingface_configuration(read_bytes(folder / "again/config.json"), "again");
   CHECK(again == model("llama-3.2-1b", "model.dropout=0.1"));
 }

@@ -62,7 +62,8 @@ TEST_CASE("a resumed log keeps the old lines of a finished run") {
   CHECK(read_bytes(folder / "log") == "1\n2\n3\n4\n");
 }
 
-TEST_CASE("a resumed log keeps the lines that a killed run left, without a torn one and without repeated steps") {
+TEST_CASE(
+    "a resumed log keeps the lines that a killed run left, without a torn one and without repeated steps") {
   const TemporaryFolder folder;
   write_bytes(folder / "log", "an older run\n");
   SUBCASE("torn") {
@@ -102,7 +103,8 @@ TEST_CASE("a line that does not fit on the disk is taken back whole") {
   log.append("first");
   {
     const FileSizeLimit limit(10);
-    CHECK_THROWS_WITH_AS(log.append("a line longer than the rest"), doctest::Contains("/log'"), OutputFileError);
+    CHECK_THROWS_WITH_AS(log.append("a line longer than the rest"), doctest::Contains("/log'"),
+                         OutputFileError);
   }
   CHECK(read_bytes(folder / "log.partial") == "first\n");
   log.append("second");
@@ -115,7 +117,8 @@ TEST_CASE("a device is written directly, and a full one is an error that names i
   nowhere.append("line");
   nowhere.finish();
   LineLog full("/dev/full");
-  CHECK_THROWS_WITH_AS(full.append("line"), "cannot write '/dev/full': No space left on device", OutputFileError);
+  CHECK_THROWS_WITH_AS(full.append("line"), "cannot write '/dev/full': No space left on device",
+                       OutputFileError);
   CHECK(std::filesystem::is_character_file("/dev/null"));
 }
 

@@ -39,13 +39,14 @@ TEST_CASE("what is not a readable regular file is refused at once, with its name
                        InputFileError);
   CHECK_THROWS_WITH_AS(MappedFile(folder.path()), doctest::Contains("it is a directory"), InputFileError);
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  CHECK_THROWS_WITH_AS(MappedFile(folder / "pipe"), doctest::Contains("it is a pipe or device"), InputFileError);
+  CHECK_THROWS_WITH_AS(MappedFile(folder / "pipe"), doctest::Contains("it is a pipe or device"),
+                       InputFileError);
   CHECK_THROWS_WITH_AS(MappedFile("/dev/zero"), doctest::Contains("it is a pipe or device"), InputFileError);
 }
 
 TEST_CASE("a name that does not print is shown escaped") {
-  CHECK_THROWS_WITH_AS(MappedFile("no\nsuch\x01 file"), "cannot read 'no\\x0asuch\\x01 file': No such file or directory",
-                       InputFileError);
+  CHECK_THROWS_WITH_AS(MappedFile("no\nsuch\x01 file"),
+                       "cannot read 'no\\x0asuch\\x01 file': No such file or directory", InputFileError);
 }
 
 TEST_CASE("a text file above its limit is refused with both sizes") {

@@ -37,7 +37,8 @@ TEST_CASE("the edit distance is a symmetric measure bounded by the longer length
 }
 
 TEST_CASE("the nearest name is found by its last part too, and nothing far away is offered") {
-  constexpr std::array<std::string_view, 4> names = {"model.layers", "train.lr", "train.lr_warmup_steps", "seed"};
+  constexpr std::array<std::string_view, 4> names = {"model.layers", "train.lr", "train.lr_warmup_steps",
+                                                     "seed"};
   CHECK(nearest_name("model.layer", names) == "model.layers");
   CHECK(nearest_name("layers", names) == "model.layers");
   CHECK(nearest_name("lr", names) == "train.lr");

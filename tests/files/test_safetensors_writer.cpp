@@ -136,14 +136,16 @@ TEST_CASE("wrong use of the writer is reported, never written") {
   const TemporaryFolder folder;
   SafetensorsWriter writer(folder / "a");
   writer.add("w", StoredType::u8, {2});
-  CHECK_THROWS_WITH_AS(writer.add("w", StoredType::u8, {2}), doctest::Contains("'w' was added twice"), InternalError);
+  CHECK_THROWS_WITH_AS(writer.add("w", StoredType::u8, {2}), doctest::Contains("'w' was added twice"),
+                       InternalError);
   CHECK_THROWS_WITH_AS(writer.add("v", StoredType::u8, {-1}), doctest::Contains("extent -1"), InternalError);
   CHECK_THROWS_AS(writer.add("__metadata__", StoredType::u8, {1}), InternalError);
   writer.add_metadata("k", "v");
   CHECK_THROWS_AS(writer.add_metadata("k", "w"), InternalError);
   const std::array<std::byte, 3> bytes{};
   CHECK_THROWS_WITH_AS(writer.write("x", bytes), doctest::Contains("'x' was never added"), InternalError);
-  CHECK_THROWS_WITH_AS(writer.write("w", bytes), doctest::Contains("has 2 bytes, but 3 were written"), InternalError);
+  CHECK_THROWS_WITH_AS(writer.write("w", bytes), doctest::Contains("has 2 bytes, but 3 were written"),
+                       InternalError);
   CHECK_THROWS_AS(writer.add("late", StoredType::u8, {1}), InternalError);
   CHECK_THROWS_AS(writer.add_metadata("late", ""), InternalError);
   writer.write("w", std::span(bytes).first(1));
@@ -176,7 +178,8 @@ TEST_CASE("the Python package safetensors reads what is written and writes what 
   writer.write("scalar", std::as_bytes(std::span(floats).first(1)));
   writer.write("integers", std::as_bytes(std::span(integers)));
   writer.commit();
-  const auto answer = judge.run(R"(
+  const auto answer =
+      judge.run(R"(
 import sys, numpy, safetensors, safetensors.numpy
 t = safetensors.numpy.load_file(sys.argv[1])
 assert sorted(t) == ['floats', 'integers', 'none', 'odd', 'scalar'], sorted(t)
@@ -192,7 +195,7 @@ safetensors.numpy.save_file(
      'x': numpy.arange(6, dtype=numpy.float32).reshape(2, 3), 'one': numpy.array(7, numpy.int64)},
     sys.argv[2], metadata={'note': 'by numpy'})
 )",
-                                "'" + (folder / "ours").string() + "' '" + (folder / "theirs").string() + "'");
+                "'" + (folder / "ours").string() + "' '" + (folder / "theirs").string() + "'");
   INFO(answer.output);
   REQUIRE(answer.status == 0);
   const SafetensorsFile theirs(folder / "theirs");

@@ -28,7 +28,8 @@ std::vector<std::int32_t> all_tokens(const TokenCorpus& corpus, std::int64_t voc
 }
 
 /// A token file put together by hand.
-std::string token_bytes(std::int32_t magic, std::int32_t version, std::int32_t count, std::string_view tokens) {
+std::string token_bytes(std::int32_t magic, std::int32_t version, std::int32_t count,
+                        std::string_view tokens) {
   std::array<std::int32_t, 256> header{};
   header[0] = magic;
   header[1] = version;
@@ -42,8 +43,10 @@ void check_refused(const std::string& bytes, const char* reason) {
   const TemporaryFolder folder;
   write_bytes(folder / "tokens.bin", bytes);
   CAPTURE(reason);
-  CHECK_THROWS_WITH_AS(TokenCorpus::token_file(folder / "tokens.bin"), doctest::Contains(reason), InputFileError);
-  CHECK_THROWS_WITH_AS(TokenCorpus::token_file(folder / "tokens.bin"), doctest::Contains("/tokens.bin'"), InputFileError);
+  CHECK_THROWS_WITH_AS(TokenCorpus::token_file(folder / "tokens.bin"), doctest::Contains(reason),
+                       InputFileError);
+  CHECK_THROWS_WITH_AS(TokenCorpus::token_file(folder / "tokens.bin"), doctest::Contains("/tokens.bin'"),
+                       InputFileError);
 }
 
 }  // namespace
@@ -99,8 +102,8 @@ TEST_CASE("a token outside the vocabulary is named with file, position, token an
   CHECK_NOTHROW(corpus.require_below(97));
   // 2^31 and more must not turn negative on the way.
   write_bytes(folder / "b.bin", token_bytes(20240801, 7, 1, "\xff\xff\xff\xff"));
-  CHECK_THROWS_WITH_AS(TokenCorpus::token_file(folder / "b.bin").require_below(100), doctest::Contains("token 4294967295"),
-                       InputFileError);
+  CHECK_THROWS_WITH_AS(TokenCorpus::token_file(folder / "b.bin").require_below(100),
+                       doctest::Contains("token 4294967295"), InputFileError);
 }
 
 TEST_CASE("text is read by bytes, from a file, from memory and from the library") {
@@ -117,7 +120,8 @@ TEST_CASE("the shipped text is whole, plain and the file in the source tree") {
   CHECK(embedded_text().size() == 260714);
   CHECK(embedded_text().starts_with("Persuasion\n"));
   CHECK(embedded_text().ends_with("could have passed so well!\n"));
-  for (const char character : embedded_text()) REQUIRE((character == '\n' || (character >= ' ' && character <= '~')));
+  for (const char character : embedded_text())
+    REQUIRE((character == '\n' || (character >= ' ' && character <= '~')));
 #ifdef ENCORE_TEST_SOURCE
   CHECK(embedded_text() == read_bytes(ENCORE_TEST_SOURCE "/model/data/persuasion.txt"));
 #endif
@@ -141,13 +145,16 @@ TEST_CASE("a token that does not fit, and a full disk, leave the old token file"
   const TemporaryFolder folder;
   write_token_file(folder / "a.bin", std::vector<std::int32_t>{1}, TokenWidth::uint16);
   const std::string old = read_bytes(folder / "a.bin");
-  CHECK_THROWS_WITH_AS(write_token_file(folder / "a.bin", std::vector<std::int32_t>{1, 65536}, TokenWidth::uint16),
-                       doctest::Contains("the token 65536 at position 1 does not fit into 2 bytes"), OutputFileError);
-  CHECK_THROWS_AS(write_token_file(folder / "a.bin", std::vector<std::int32_t>{-1}, TokenWidth::uint32), OutputFileError);
+  CHECK_THROWS_WITH_AS(
+      write_token_file(folder / "a.bin", std::vector<std::int32_t>{1, 65536}, TokenWidth::uint16),
+      doctest::Contains("the token 65536 at position 1 does not fit into 2 bytes"), OutputFileError);
+  CHECK_THROWS_AS(write_token_file(folder / "a.bin", std::vector<std::int32_t>{-1}, TokenWidth::uint32),
+                  OutputFileError);
   {
     const FileSizeLimit limit(1500);
-    CHECK_THROWS_AS(write_token_file(folder / "a.bin", std::vector<std::int32_t>(1000, 1), TokenWidth::uint16),
-                    OutputFileError);
+    CHECK_THROWS_AS(
+        write_token_file(folder / "a.bin", std::vector<std::int32_t>(1000, 1), TokenWidth::uint16),
+        OutputFileError);
   }
   CHECK(read_bytes(folder / "a.bin") == old);
   CHECK(folder.files() == 1);

@@ -87,8 +87,9 @@ TEST_CASE("how a step is cut into microbatches does not change what it sees") {
 
 TEST_CASE("random order reaches every position alike") {
   constexpr std::int64_t starts = 16;
-  const TokenSource source(positions(starts + 5), {.sequences = 64, .seq = 5, .microbatches = 1, .vocab = 1000},
-                           TokenOrder::random, 5);
+  const TokenSource source(positions(starts + 5),
+                           {.sequences = 64, .seq = 5, .microbatches = 1, .vocab = 1000}, TokenOrder::random,
+                           5);
   std::vector<int> counts(starts);
   for (std::int64_t step = 0; step < 500; ++step)
     for (std::int64_t row = 0; row < 64; ++row) {
@@ -119,28 +120,32 @@ TEST_CASE("sequential order passes once over the corpus and begins anew") {
   CHECK(batch(source, 3, 0) == batch(source, 0, 0));
 }
 
-TEST_CASE("a corpus of one sequence and its last label suffices, a shorter one is refused with both numbers") {
+TEST_CASE(
+    "a corpus of one sequence and its last label suffices, a shorter one is refused with both numbers") {
   const TokenSource::Shape one{.sequences = 1, .seq = 5, .microbatches = 1, .vocab = 256};
   for (const TokenOrder order : {TokenOrder::random, TokenOrder::sequential}) {
     const TokenSource source(TokenCorpus::text("abcdef", "text"), one, order, 1);
     CHECK(batch(source, 8, 0).first == std::vector<std::int32_t>{'a', 'b', 'c', 'd', 'e'});
     CHECK(batch(source, 8, 0).second == std::vector<std::int32_t>{'b', 'c', 'd', 'e', 'f'});
-    CHECK_THROWS_WITH_AS(TokenSource(TokenCorpus::text("abcde", "'short.txt'"), one, order, 1),
-                         "'short.txt' holds 5 tokens, but a sequence of train.seq = 5 tokens needs 6 at least",
-                         InputFileError);
+    CHECK_THROWS_WITH_AS(
+        TokenSource(TokenCorpus::text("abcde", "'short.txt'"), one, order, 1),
+        "'short.txt' holds 5 tokens, but a sequence of train.seq = 5 tokens needs 6 at least",
+        InputFileError);
     CHECK_THROWS_WITH_AS(TokenSource(TokenCorpus::text("", "'empty.txt'"), one, order, 1),
                          doctest::Contains("'empty.txt' holds 0 tokens"), InputFileError);
   }
 }
 
 TEST_CASE("a token outside the vocabulary is found before the first step") {
-  CHECK_THROWS_WITH_AS(TokenSource(TokenCorpus::text("aaaaaaaaz", "'t'"), {.sequences = 1, .seq = 2, .microbatches = 1, .vocab = 'z'},
-                                   TokenOrder::random, 1),
-                       "'t' holds the token 122 at position 8, but model.vocab = 122 allows at most 121", InputFileError);
+  CHECK_THROWS_WITH_AS(
+      TokenSource(TokenCorpus::text("aaaaaaaaz", "'t'"),
+                  {.sequences = 1, .seq = 2, .microbatches = 1, .vocab = 'z'}, TokenOrder::random, 1),
+      "'t' holds the token 122 at position 8, but model.vocab = 122 allows at most 121", InputFileError);
 }
 
 TEST_CASE("wrong use of a token source is reported") {
-  CHECK_THROWS_AS(TokenSource(positions(9), {.sequences = 0, .seq = 2, .microbatches = 1, .vocab = 9}, TokenOrder::random, 1),
+  CHECK_THROWS_AS(TokenSource(positions(9), {.sequences = 0, .seq = 2, .microbatches = 1, .vocab = 9},
+                              TokenOrder::random, 1),
                   encore::InternalError);
   const TokenSource source(positions(100), shape, TokenOrder::random, 1);
   std::vector<std::int32_t> ids(15), labels(14);

@@ -44,7 +44,8 @@ AtomicFile::AtomicFile(std::filesystem::path target, Unfinished unfinished)
     if (error) fail("follow the symbolic link", error.value());
   }
   if (!names_.target.has_filename())
-    throw OutputFileError(fmt::format("cannot write {}: it is not the name of a file", path_in_quotes(target)));
+    throw OutputFileError(
+        fmt::format("cannot write {}: it is not the name of a file", path_in_quotes(target)));
   struct stat status {};
   const bool exists = ::stat(names_.target.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode))
@@ -59,22 +60,24 @@ AtomicFile::AtomicFile(std::filesystem::path target, Unfinished unfinished)
 }
 
 void AtomicFile::open_partial() {
-  // Between opening and locking, another run may have renamed the file that was opened; then its lock guards the
-  // target, and the name has to be opened anew.
+  // Between opening and locking, another run may have renamed the file that was opened; then its lock guards
+  // the target, and the name has to be opened anew.
   for (int attempt = 0; attempt < 16; ++attempt) {
-    descriptor_ = ::open(names_.partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    descriptor_ =
+        ::open(names_.partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (descriptor_ < 0) fail("create the file beside it", errno);
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close();
-      throw OutputFileError(
-          fmt::format("cannot write {}: another process is writing {}", path_in_quotes(names_.named), path_in_quotes(names_.partial)));
+      throw OutputFileError(fmt::format("cannot write {}: another process is writing {}",
+                                        path_in_quotes(names_.named), path_in_quotes(names_.partial)));
     }
-    struct stat opened {}, present {};
+    struct stat opened {
+    }, present{};
     if (::fstat(descriptor_, &opened) != 0) fail("examine the file beside it", errno);
     if (!S_ISREG(opened.st_mode)) {
       close();
-      throw OutputFileError(
-          fmt::format("cannot write {}: {} is not a regular file", path_in_quotes(names_.named), path_in_quotes(names_.partial)));
+      throw OutputFileError(fmt::format("cannot write {}: {} is not a regular file",
+                                        path_in_quotes(names_.named), path_in_quotes(names_.partial)));
     }
     if (::stat(names_.partial.c_str(), &present) == 0 && same_file(opened, present)) {
       if (unfinished_ == Unfinished::remove) resize(0);
@@ -82,8 +85,8 @@ void AtomicFile::open_partial() {
     }
     close();
   }
-  throw OutputFileError(
-      fmt::format("cannot write {}: other processes keep replacing {}", path_in_quotes(names_.named), path_in_quotes(names_.partial)));
+  throw OutputFileError(fmt::format("cannot write {}: other processes keep replacing {}",
+                                    path_in_quotes(names_.named), path_in_quotes(names_.partial)));
 }
 
 AtomicFile::~AtomicFile() {
@@ -98,8 +101,8 @@ void AtomicFile::close() noexcept {
 }
 
 void AtomicFile::fail(std::string_view action, int error_number) const {
-  throw OutputFileError(
-      fmt::format("cannot write {}: failed to {}: {}", path_in_quotes(names_.named), action, system_error_text(error_number)));
+  throw OutputFileError(fmt::format("cannot write {}: failed to {}: {}", path_in_quotes(names_.named), action,
+                                    system_error_text(error_number)));
 }
 
 std::uint64_t AtomicFile::size() const {
@@ -116,8 +119,8 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
   // Linux writes at most 0x7ffff000 bytes a call.
   constexpr std::size_t most_at_once = std::size_t{1} << 30;
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(descriptor_, bytes.data(), std::min(bytes.size(), most_at_once),
-                                     static_cast<off_t>(offset));
+    const ssize_t written =
+        ::pwrite(descriptor_, bytes.data(), std::min(bytes.size(), most_at_once), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail(fmt::format("write at byte {}", offset), errno);
     if (written == 0) fail(fmt::format("write at byte {}", offset), ENOSPC);

@@ -25,12 +25,14 @@ void check_gpt2(const ModelConfiguration& model) {
     refuse(fmt::format("model.kv_heads = {} must equal model.heads = {} in the family gpt2", model.kv_heads,
                        model.heads));
   if (model.heads * model.head_dim != model.hidden)
-    refuse(fmt::format("model.heads = {} times model.head_dim = {} must be model.hidden = {} in the family gpt2",
-                       model.heads, model.head_dim, model.hidden));
+    refuse(
+        fmt::format("model.heads = {} times model.head_dim = {} must be model.hidden = {} in the family gpt2",
+                    model.heads, model.head_dim, model.hidden));
   if (model.normalization != Normalization::layer_norm)
     refuse("model.normalization must be layer_norm in the family gpt2");
   if (model.position != Position::learned) refuse("model.position must be learned in the family gpt2");
-  if (model.activation == Activation::swiglu) refuse("model.activation must be gelu or gelu_tanh in the family gpt2");
+  if (model.activation == Activation::swiglu)
+    refuse("model.activation must be gelu or gelu_tanh in the family gpt2");
   if (!model.qkv_bias || !model.attention_output_bias || !model.mlp_bias)
     refuse(
         "model.qkv_bias, model.attention_output_bias and model.mlp_bias must be true in the family gpt2: its "
@@ -52,8 +54,9 @@ void check_train(const Configuration& configuration) {
   if (train.seq > configuration.model.seq)
     refuse(fmt::format("train.seq = {} must not exceed model.seq = {}", train.seq, configuration.model.seq));
   if (train.microbatch * train.seq > std::numeric_limits<std::int32_t>::max())
-    refuse(fmt::format("train.microbatch = {} times train.seq = {} must be below 2^31 tokens: use more microbatches",
-                       train.microbatch, train.seq));
+    refuse(fmt::format(
+        "train.microbatch = {} times train.seq = {} must be below 2^31 tokens: use more microbatches",
+        train.microbatch, train.seq));
   if (train.min_lr > train.lr)
     refuse(fmt::format("train.min_lr = {} must not exceed train.lr = {}", train.min_lr, train.lr));
   if (train.lr_decay_steps != 0 && train.lr_decay_steps < train.lr_warmup_steps)
@@ -67,10 +70,12 @@ void check_train(const Configuration& configuration) {
 
 void check_graph(const GraphConfiguration& graph) {
   if (graph.impl != GraphImplementation::layer && !graph.modules.empty())
-    refuse(fmt::format("graph.modules has no meaning with graph.impl = {}: leave it out or use graph.impl = layer",
-                       name_of(graph.impl)));
+    refuse(fmt::format(
+        "graph.modules has no meaning with graph.impl = {}: leave it out or use graph.impl = layer",
+        name_of(graph.impl)));
   if (graph.impl != GraphImplementation::full_iteration && graph.optimizer == OptimizerPlacement::joined)
-    refuse(fmt::format("graph.optimizer = joined needs graph.impl = full_iteration, not {}", name_of(graph.impl)));
+    refuse(fmt::format("graph.optimizer = joined needs graph.impl = full_iteration, not {}",
+                       name_of(graph.impl)));
   if (graph.impl == GraphImplementation::none && graph.optimizer == OptimizerPlacement::separate)
     refuse("graph.optimizer = separate needs graph.impl = layer or full_iteration, not none");
 }
@@ -98,11 +103,12 @@ void check(const ModelConfiguration& model) {
   configuration.model = model;
   check_ranges(configuration, "model.");
   if (model.heads % model.kv_heads != 0)
-    refuse(fmt::format("model.heads = {} must be a multiple of model.kv_heads = {}", model.heads, model.kv_heads));
+    refuse(fmt::format("model.heads = {} must be a multiple of model.kv_heads = {}", model.heads,
+                       model.kv_heads));
   constexpr std::int64_t widest = 1 << 22;
   if (model.heads * model.head_dim > widest)
-    refuse(fmt::format("model.heads = {} times model.head_dim = {} must be at most {}", model.heads, model.head_dim,
-                       widest));
+    refuse(fmt::format("model.heads = {} times model.head_dim = {} must be at most {}", model.heads,
+                       model.head_dim, widest));
   if (model.family == "gpt2") {
     check_gpt2(model);
   } else {
@@ -111,10 +117,11 @@ void check(const ModelConfiguration& model) {
   // What was checked so far keeps the count itself below 2^63.
   constexpr std::int64_t most_parameters = 10'000'000'000'000;
   if (const std::int64_t parameters = parameter_count(model); parameters > most_parameters)
-    refuse(fmt::format("the model would have {:.3g} parameters, more than the {:.0e} that make sense: check "
-                       "model.layers = {}, model.hidden = {}, model.ffn = {} and model.vocab = {}",
-                       static_cast<double>(parameters), static_cast<double>(most_parameters), model.layers,
-                       model.hidden, model.ffn, model.vocab));
+    refuse(
+        fmt::format("the model would have {:.3g} parameters, more than the {:.0e} that make sense: check "
+                    "model.layers = {}, model.hidden = {}, model.ffn = {} and model.vocab = {}",
+                    static_cast<double>(parameters), static_cast<double>(most_parameters), model.layers,
+                    model.hidden, model.ffn, model.vocab));
 }
 
 void check(const Configuration& configuration) {

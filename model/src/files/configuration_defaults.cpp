@@ -36,9 +36,9 @@ void require_given(const Defaults& defaults) {
   for (const std::string_view key : required)
     if (!defaults.given(key)) missing.push_back(key);
   if (missing.empty()) return;
-  throw ConfigurationError(
-      fmt::format("{} {} missing: choose a preset, or give {} in a configuration file or as --set key=value",
-                  fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are", missing.size() == 1 ? "it" : "them"));
+  throw ConfigurationError(fmt::format(
+      "{} {} missing: choose a preset, or give {} in a configuration file or as --set key=value",
+      fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are", missing.size() == 1 ? "it" : "them"));
 }
 
 void fill_family(const Defaults& defaults, ModelConfiguration& model) {
@@ -61,9 +61,9 @@ void fill_shape(const Defaults& defaults, ModelConfiguration& model) {
   defaults.fill("model.ffn", model.ffn, model.family == "gpt2" ? 4 * model.hidden : gated);
   if (!defaults.given("model.head_dim")) {
     if (model.hidden % model.heads != 0)
-      throw ConfigurationError(
-          fmt::format("model.hidden = {} must be a multiple of model.heads = {}, unless model.head_dim is given",
-                      model.hidden, model.heads));
+      throw ConfigurationError(fmt::format(
+          "model.hidden = {} must be a multiple of model.heads = {}, unless model.head_dim is given",
+          model.hidden, model.heads));
     model.head_dim = model.hidden / model.heads;
   }
 }

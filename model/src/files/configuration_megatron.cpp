@@ -33,13 +33,13 @@ void require_one_form(const Entry* old_form, std::string_view key, const Setting
   if (old_form == nullptr) return;
   const auto found = settings.find(key);
   if (found == settings.end() || found->second.strength < Strength::file) return;
-  throw ConfigurationError(fmt::format("{} and {} ({}) set the same thing: keep one of them", shown(*old_form), key,
-                                       found->second.source));
+  throw ConfigurationError(fmt::format("{} and {} ({}) set the same thing: keep one of them",
+                                       shown(*old_form), key, found->second.source));
 }
 
 void set(Settings& settings, std::string_view key, std::string_view text, const MegatronSetting& from) {
-  settings.insert_or_assign(std::string(key),
-                            Setting{parse_value(*find_key(key), text, from.source), from.strength, from.source});
+  settings.insert_or_assign(
+      std::string(key), Setting{parse_value(*find_key(key), text, from.source), from.strength, from.source});
 }
 
 /// What cuda_graph_scope or cuda_graph_modules asks for.
@@ -71,15 +71,20 @@ void translate_impl_and_scope(const Entry* impl, const Entry* scope, Settings& s
   const Scope wanted = scope == nullptr ? Scope{} : understood(*scope);
   const bool names_modules = scope != nullptr && !wanted.full_iteration && !scope->second.text.empty();
   if (scope != nullptr && name == "none" && !scope->second.text.empty())
-    throw ConfigurationError(fmt::format("{} has no meaning with {}: leave it out", shown(*scope), shown(*impl)));
-  if (wanted.full_iteration && name == "transformer_engine")
     throw ConfigurationError(
-        fmt::format("{} contradicts {}: use cuda_graph_impl = full_iteration alone", shown(*scope), shown(*impl)));
+        fmt::format("{} has no meaning with {}: leave it out", shown(*scope), shown(*impl)));
+  if (wanted.full_iteration && name == "transformer_engine")
+    throw ConfigurationError(fmt::format("{} contradicts {}: use cuda_graph_impl = full_iteration alone",
+                                         shown(*scope), shown(*impl)));
   if (names_modules && name == "full_iteration")
-    throw ConfigurationError(fmt::format("{} has no meaning with {}: the whole iteration is recorded", shown(*scope),
-                                         shown(*impl)));
+    throw ConfigurationError(fmt::format("{} has no meaning with {}: the whole iteration is recorded",
+                                         shown(*scope), shown(*impl)));
   const bool full_iteration = name == "full_iteration" || wanted.full_iteration;
-  set(settings, "graph.impl", name == "none" ? "none" : full_iteration ? "full_iteration" : "layer", impl->second);
+  set(settings, "graph.impl",
+      name == "none"   ? "none"
+      : full_iteration ? "full_iteration"
+                       : "layer",
+      impl->second);
   if (scope != nullptr) set(settings, "graph.modules", wanted.modules, scope->second);
 }
 

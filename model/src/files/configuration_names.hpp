@@ -25,19 +25,21 @@ inline constexpr std::array<std::string_view, 2> names_of<Precision> = {"fp32", 
 template <>
 inline constexpr std::array<std::string_view, 3> names_of<BackendKind> = {"serial", "openmp", "cuda"};
 template <>
-inline constexpr std::array<std::string_view, 3> names_of<GraphImplementation> = {"none", "layer", "full_iteration"};
+inline constexpr std::array<std::string_view, 3> names_of<GraphImplementation> = {"none", "layer",
+                                                                                  "full_iteration"};
 template <>
-inline constexpr std::array<std::string_view, 6> names_of<GraphModule> = {"attn",       "mlp",            "moe",
-                                                                          "moe_router", "moe_preprocess", "mamba"};
+inline constexpr std::array<std::string_view, 6> names_of<GraphModule> = {
+    "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"};
 template <>
-inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = {"separate", "joined", "eager"};
+inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = {"separate", "joined",
+                                                                                 "eager"};
 
 inline constexpr std::array<std::string_view, 2> families = {"gpt2", "llama"};
-inline constexpr std::array<std::string_view, 5> families_to_come = {"qwen3", "qwen3_moe", "mixtral", "gpt_oss",
-                                                                     "mamba2"};
+inline constexpr std::array<std::string_view, 5> families_to_come = {"qwen3", "qwen3_moe", "mixtral",
+                                                                     "gpt_oss", "mamba2"};
 inline constexpr std::array<std::string_view, 2> graph_modules = {"attn", "mlp"};
-inline constexpr std::array<std::string_view, 4> graph_modules_to_come = {"moe", "moe_router", "moe_preprocess",
-                                                                          "mamba"};
+inline constexpr std::array<std::string_view, 4> graph_modules_to_come = {"moe", "moe_router",
+                                                                          "moe_preprocess", "mamba"};
 
 /// The value of that name, if there is one.
 template <class Enumeration>

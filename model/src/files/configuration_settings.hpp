@@ -30,8 +30,8 @@ using MegatronSettings = std::map<std::string, MegatronSetting, std::less<>>;
 
 bool is_megatron_key(std::string_view name);
 
-/// Adds to `settings` what Megatron's keys mean here. Throws ConfigurationError for combinations that Megatron
-/// refuses too, and for a key of both forms.
+/// Adds to `settings` what Megatron's keys mean here. Throws ConfigurationError for combinations that
+/// Megatron refuses too, and for a key of both forms.
 void translate_megatron(const MegatronSettings& megatron, Settings& settings);
 
 /// Fills in what no setting gives and what depends on other values: the family's and the derived defaults.

@@ -54,7 +54,8 @@ struct ConfigurationSources::State {
   }
 
   /// Megatron's values are texts, numbers or lists of texts.
-  static std::string megatron_text(std::string_view key, const nlohmann::json& json, std::string_view source) {
+  static std::string megatron_text(std::string_view key, const nlohmann::json& json,
+                                   std::string_view source) {
     if (json.is_string()) return json.get<std::string>();
     if (json.is_number_integer()) return json.dump();
     std::string list;
@@ -80,7 +81,8 @@ struct ConfigurationSources::State {
         continue;
       }
       if (!seen.insert(key).second)
-        throw ConfigurationError(fmt::format("{} has the key {} twice, nested and dotted", source, in_quotes(key)));
+        throw ConfigurationError(
+            fmt::format("{} has the key {} twice, nested and dotted", source, in_quotes(key)));
       set(key, value, Strength::file, source);
     }
   }
@@ -88,9 +90,9 @@ struct ConfigurationSources::State {
 
 namespace {
 
-/// A detail that a stronger source has made meaningless gives way: a configuration file for `layer` still runs
-/// with `--set graph.impl=none`, and a checkpoint with learned positions under a preset with rotary ones. Equally
-/// strong, the two contradict each other, and the checks say so.
+/// A detail that a stronger source has made meaningless gives way: a configuration file for `layer` still
+/// runs with `--set graph.impl=none`, and a checkpoint with learned positions under a preset with rotary
+/// ones. Equally strong, the two contradict each other, and the checks say so.
 void drop_if_overruled(Settings& settings, std::string_view detail, std::string_view by,
                        const std::function<bool(const std::string& detail, const std::string& by)>& fits) {
   const auto weaker = settings.find(detail);
@@ -132,8 +134,7 @@ ConfigurationSources& ConfigurationSources::operator=(ConfigurationSources other
 ConfigurationSources& ConfigurationSources::preset(std::string_view name) {
   const Preset& chosen = model::preset(name);
   if (state_->preset && *state_->preset != name)
-    throw ConfigurationError(
-        fmt::format("two presets, {} and {}: choose one", *state_->preset, chosen.name));
+    throw ConfigurationError(fmt::format("two presets, {} and {}: choose one", *state_->preset, chosen.name));
   state_->preset = chosen.name;
   const std::string source = fmt::format("preset {}", chosen.name);
   for (const PresetSetting& setting : chosen.settings)
@@ -141,7 +142,8 @@ ConfigurationSources& ConfigurationSources::preset(std::string_view name) {
   return *this;
 }
 
-ConfigurationSources& ConfigurationSources::checkpoint(const ModelConfiguration& model, std::string_view source) {
+ConfigurationSources& ConfigurationSources::checkpoint(const ModelConfiguration& model,
+                                                       std::string_view source) {
   check(model);
   Configuration configuration;
   configuration.model = model;
@@ -215,8 +217,9 @@ std::string to_json(const Configuration& configuration) {
     const std::size_t dot = key.name.find('.');
     const bool in_section = dot != std::string_view::npos;
     nlohmann::ordered_json& section = in_section ? document[std::string(key.name.substr(0, dot))] : document;
-    std::visit([&](const auto& value) { section[std::string(key.name.substr(in_section ? dot + 1 : 0))] = value; },
-               key.read(configuration));
+    std::visit(
+        [&](const auto& value) { section[std::string(key.name.substr(in_section ? dot + 1 : 0))] = value; },
+        key.read(configuration));
   }
   return document.dump(2);
 }

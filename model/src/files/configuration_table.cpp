@@ -57,12 +57,14 @@ Key truth(std::string_view name, std::string_view fallback, std::string_view hel
 
 template <auto... Path>
 Key whole(std::string_view name, Range range, std::string_view fallback, std::string_view help) {
-  return plain<Path...>({.name = name, .kind = KeyKind::whole, .range = range, .fallback = fallback, .help = help});
+  return plain<Path...>(
+      {.name = name, .kind = KeyKind::whole, .range = range, .fallback = fallback, .help = help});
 }
 
 template <auto... Path>
 Key real(std::string_view name, Range range, std::string_view fallback, std::string_view help) {
-  return plain<Path...>({.name = name, .kind = KeyKind::real, .range = range, .fallback = fallback, .help = help});
+  return plain<Path...>(
+      {.name = name, .kind = KeyKind::real, .range = range, .fallback = fallback, .help = help});
 }
 
 template <auto... Path>
@@ -98,7 +100,8 @@ Key graph_modules_key() {
           .read =
               [](const Configuration& configuration) {
                 std::vector<std::string> names;
-                for (const GraphModule module : configuration.graph.modules) names.emplace_back(name_of(module));
+                for (const GraphModule module : configuration.graph.modules)
+                  names.emplace_back(name_of(module));
                 return Value(std::move(names));
               }};
 }
@@ -119,19 +122,23 @@ auto model_keys() {
   return std::array{
       family_key(),
       whole<model, &Model::layers>("model.layers", from(1, 10'000), "required", "transformer layers"),
-      whole<model, &Model::hidden>("model.hidden", from(1, 1 << 20), "required", "width of the residual stream"),
+      whole<model, &Model::hidden>("model.hidden", from(1, 1 << 20), "required",
+                                   "width of the residual stream"),
       whole<model, &Model::heads>("model.heads", from(1, 1 << 16), "required", "query heads"),
-      whole<model, &Model::kv_heads>("model.kv_heads", from(1, 1 << 16), "model.heads", "key and value heads"),
+      whole<model, &Model::kv_heads>("model.kv_heads", from(1, 1 << 16), "model.heads",
+                                     "key and value heads"),
       whole<model, &Model::head_dim>("model.head_dim", from(1, 1 << 14), "model.hidden / model.heads",
                                      "width of a head"),
       whole<model, &Model::ffn>("model.ffn", from(1, 1 << 24),
                                 "gpt2: 4 * hidden; llama: 8 / 3 * hidden, up to a multiple of 64",
                                 "inner width of the MLP"),
-      whole<model, &Model::vocab>("model.vocab", from(1, 2'147'483'647), "required", "tokens in the vocabulary"),
+      whole<model, &Model::vocab>("model.vocab", from(1, 2'147'483'647), "required",
+                                  "tokens in the vocabulary"),
       whole<model, &Model::seq>("model.seq", from(1, 1 << 24), "required", "most positions of a sequence"),
       named<model, &Model::normalization>("model.normalization", "gpt2: layer_norm; llama: rms_norm",
                                           "normalization before attention, MLP and head"),
-      named<model, &Model::activation>("model.activation", "gpt2: gelu_tanh; llama: swiglu", "activation of the MLP"),
+      named<model, &Model::activation>("model.activation", "gpt2: gelu_tanh; llama: swiglu",
+                                       "activation of the MLP"),
       named<model, &Model::position>("model.position", "gpt2: learned; llama: rope_half_split",
                                      "how positions enter"),
       truth<model, &Model::qkv_bias>("model.qkv_bias", "gpt2: true; llama: false",
@@ -142,7 +149,8 @@ auto model_keys() {
       truth<model, &Model::tie_embeddings>("model.tie_embeddings", "gpt2: true; llama: false",
                                            "whether the head uses the embedding's weights"),
       real<model, &Model::norm_epsilon>("model.norm_epsilon", above(0, 1), "1e-05", "added to the variance"),
-      real<model, &Model::rope_theta>("model.rope_theta", from(1, 1e12), "10000", "base of the rotary frequencies"),
+      real<model, &Model::rope_theta>("model.rope_theta", from(1, 1e12), "10000",
+                                      "base of the rotary frequencies"),
       real<model, &Model::dropout>("model.dropout", below(0, 1), "0",
                                    "dropout after the embedding and on the residual branches"),
       real<model, &Model::attention_dropout>("model.attention_dropout", below(0, 1), "0",
@@ -156,7 +164,8 @@ auto train_keys() {
   using Train = TrainConfiguration;
   return std::array{
       whole<train, &Train::steps>("train.steps", from(1, most_steps), "100", "optimizer steps"),
-      whole<train, &Train::microbatch>("train.microbatch", from(1, 1 << 20), "1", "sequences of a microbatch"),
+      whole<train, &Train::microbatch>("train.microbatch", from(1, 1 << 20), "1",
+                                       "sequences of a microbatch"),
       whole<train, &Train::microbatches>("train.microbatches", from(1, 1 << 20), "1",
                                          "microbatches that are accumulated into a step"),
       whole<train, &Train::seq>("train.seq", from(1, 1 << 24), "model.seq", "tokens of a training sequence"),
@@ -167,13 +176,15 @@ auto train_keys() {
                                             "steps in which the learning rate rises"),
       whole<train, &Train::lr_decay_steps>("train.lr_decay_steps", from(0, most_steps), "0",
                                            "step at which train.min_lr is reached; 0: train.steps"),
-      real<train, &Train::weight_decay>("train.weight_decay", from(0, 100), "0.1", "decoupled weight decay of AdamW"),
+      real<train, &Train::weight_decay>("train.weight_decay", from(0, 100), "0.1",
+                                        "decoupled weight decay of AdamW"),
       truth<train, &Train::decay_all>("train.decay_all", "false",
                                       "weight decay on biases and normalization weights too"),
       real<train, &Train::beta1>("train.beta1", below(0, 1), "0.9", "decay of AdamW's first moment"),
       real<train, &Train::beta2>("train.beta2", below(0, 1), "0.95", "decay of AdamW's second moment"),
       real<train, &Train::epsilon>("train.epsilon", above(0, 1), "1e-08", "added to AdamW's denominator"),
-      real<train, &Train::clip>("train.clip", from(0, 1e30), "1", "largest norm of the whole gradient; 0: any"),
+      real<train, &Train::clip>("train.clip", from(0, 1e30), "1",
+                                "largest norm of the whole gradient; 0: any"),
       named<train, &Train::precision>("train.precision", "fp32", "type of weights and activations"),
       named<train, &Train::gradient_type>("train.gradient_type", "train.precision", "type of gradients"),
       named<train, &Train::optimizer_state>("train.optimizer_state", "fp32", "type of AdamW's moments"),
@@ -197,15 +208,18 @@ auto other_keys() {
                                       "where the optimizer is recorded"),
       whole<graph, &Graph::warmup_steps>("graph.warmup_steps", from(0, 1e6), "3",
                                          "steps that run eagerly before anything is recorded"),
-      whole<graph, &Graph::validate_every>("graph.validate_every", from(0, most_steps), "0",
-                                           "every so many steps a replay is compared with an eager run; 0: never"),
-      plain<graph, &Graph::memory_limit>({.name = "graph.memory_limit",
-                                          .kind = KeyKind::bytes,
-                                          .range = from(0, most_bytes),
-                                          .fallback = "0",
-                                          .help = "most device memory, refused before capture if too little; 0: any"}),
-      truth<graph, &Graph::recapture>("graph.recapture", "false",
-                                      "record anew, instead of an error, when a replay would not fit any more"),
+      whole<graph, &Graph::validate_every>(
+          "graph.validate_every", from(0, most_steps), "0",
+          "every so many steps a replay is compared with an eager run; 0: never"),
+      plain<graph, &Graph::memory_limit>(
+          {.name = "graph.memory_limit",
+           .kind = KeyKind::bytes,
+           .range = from(0, most_bytes),
+           .fallback = "0",
+           .help = "most device memory, refused before capture if too little; 0: any"}),
+      truth<graph, &Graph::recapture>(
+          "graph.recapture", "false",
+          "record anew, instead of an error, when a replay would not fit any more"),
       whole<parallel, &Parallel::data>("parallel.data", one_device, "1", "data-parallel ranks"),
       whole<parallel, &Parallel::tensor>("parallel.tensor", one_device, "1", "tensor-parallel ranks"),
       whole<parallel, &Parallel::expert>("parallel.expert", one_device, "1", "expert-parallel ranks"),
@@ -220,7 +234,9 @@ auto other_keys() {
 std::span<const Key> key_table() {
   static const std::vector<Key> table = [] {
     std::vector<Key> keys;
-    const auto append = [&keys](const auto& section) { keys.insert(keys.end(), section.begin(), section.end()); };
+    const auto append = [&keys](const auto& section) {
+      keys.insert(keys.end(), section.begin(), section.end());
+    };
     append(model_keys());
     append(train_keys());
     append(other_keys());

@@ -55,7 +55,8 @@ std::string allowed_values(const Key& key);
 Value parse_value(const Key& key, std::string_view text, std::string_view source);
 Value parse_value(const Key& key, const nlohmann::json& json, std::string_view source);
 
-/// Checks a value of the key's own type. Throws ConfigurationError; an empty source is left out of its sentence.
+/// Checks a value of the key's own type. Throws ConfigurationError; an empty source is left out of its
+/// sentence.
 void check_value(const Key& key, const Value& value, std::string_view source);
 
 /// The value as a person would type it.

@@ -25,11 +25,13 @@ bool in_range(const Range& range, long double value) {
 
 /// `model.layers = 3 (--set)`; without a source, only key and value.
 std::string shown_setting(const Key& key, std::string_view value, std::string_view source) {
-  return source.empty() ? fmt::format("{} = {}", key.name, value) : fmt::format("{} = {} ({})", key.name, value, source);
+  return source.empty() ? fmt::format("{} = {}", key.name, value)
+                        : fmt::format("{} = {} ({})", key.name, value, source);
 }
 
 [[noreturn]] void refuse(const Key& key, std::string_view value, std::string_view source) {
-  throw ConfigurationError(fmt::format("{} must be {}", shown_setting(key, value, source), allowed_values(key)));
+  throw ConfigurationError(
+      fmt::format("{} must be {}", shown_setting(key, value, source), allowed_values(key)));
 }
 
 bool holds(std::span<const std::string_view> options, std::string_view name) {
@@ -73,7 +75,8 @@ std::optional<std::int64_t> bytes(std::string_view text) {
   if (name.starts_with(' ')) name.remove_prefix(1);
   const auto unit = std::ranges::find(units, name, &Unit::name);
   std::int64_t product = 0;
-  if (!count || unit == units.end() || __builtin_mul_overflow(*count, unit->bytes, &product)) return std::nullopt;
+  if (!count || unit == units.end() || __builtin_mul_overflow(*count, unit->bytes, &product))
+    return std::nullopt;
   return product;
 }
 
@@ -94,16 +97,11 @@ std::optional<Value> typed(const Key& key, std::string_view text) {
       if (text == "true") return true;
       if (text == "false") return false;
       return std::nullopt;
-    case KeyKind::whole:
-      return number<std::int64_t>(text);
-    case KeyKind::bytes:
-      return bytes(text);
-    case KeyKind::real:
-      return number<double>(text);
-    case KeyKind::choice:
-      return std::string(text);
-    case KeyKind::choices:
-      return split(text);
+    case KeyKind::whole: return number<std::int64_t>(text);
+    case KeyKind::bytes: return bytes(text);
+    case KeyKind::real: return number<double>(text);
+    case KeyKind::choice: return std::string(text);
+    case KeyKind::choices: return split(text);
   }
   return std::nullopt;
 }
@@ -118,7 +116,8 @@ std::optional<Value> typed(const Key& key, const nlohmann::json& json) {
       [[fallthrough]];
     case KeyKind::whole:
       // Beyond 64 bits the JSON parser has made the number a floating-point one.
-      if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::uint64_t{INT64_MAX}) return std::nullopt;
+      if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::uint64_t{INT64_MAX})
+        return std::nullopt;
       if (json.is_number_integer()) return json.get<std::int64_t>();
       return std::nullopt;
     case KeyKind::real:
@@ -142,19 +141,20 @@ std::optional<Value> typed(const Key& key, const nlohmann::json& json) {
 std::string allowed_values(const Key& key) {
   const Range& range = key.range;
   switch (key.kind) {
-    case KeyKind::truth:
-      return "true or false";
+    case KeyKind::truth: return "true or false";
     case KeyKind::whole:
       if (range.minimum == range.maximum) return fmt::format("{:.0f} in this version", range.minimum);
       return fmt::format("a whole number from {:.0f} to {:.0f}", range.minimum, range.maximum);
     case KeyKind::bytes:
-      return fmt::format("a number of bytes from {:.0f} to {:.0f}, such as 20GiB", range.minimum, range.maximum);
+      return fmt::format("a number of bytes from {:.0f} to {:.0f}, such as 20GiB", range.minimum,
+                         range.maximum);
     case KeyKind::real:
-      if (range.minimum_excluded) return fmt::format("a number above {} and at most {}", range.minimum, range.maximum);
-      if (range.maximum_excluded) return fmt::format("a number from {} to below {}", range.minimum, range.maximum);
+      if (range.minimum_excluded)
+        return fmt::format("a number above {} and at most {}", range.minimum, range.maximum);
+      if (range.maximum_excluded)
+        return fmt::format("a number from {} to below {}", range.minimum, range.maximum);
       return fmt::format("a number from {} to {}", range.minimum, range.maximum);
-    case KeyKind::choice:
-      return fmt::format("one of {}", fmt::join(key.options, ", "));
+    case KeyKind::choice: return fmt::format("one of {}", fmt::join(key.options, ", "));
     case KeyKind::choices:
       return fmt::format("a list of {}, each at most once", fmt::join(key.options, ", "));
   }
@@ -176,8 +176,7 @@ std::string value_text(const Value& value) {
 
 void check_value(const Key& key, const Value& value, std::string_view source) {
   switch (key.kind) {
-    case KeyKind::truth:
-      return;
+    case KeyKind::truth: return;
     case KeyKind::whole:
     case KeyKind::bytes:
       // Extended precision holds every 64-bit number exactly.
@@ -187,9 +186,7 @@ void check_value(const Key& key, const Value& value, std::string_view source) {
     case KeyKind::real:
       if (!in_range(key.range, std::get<double>(value))) refuse(key, value_text(value), source);
       return;
-    case KeyKind::choice:
-      check_option(key, std::get<std::string>(value), source);
-      return;
+    case KeyKind::choice: check_option(key, std::get<std::string>(value), source); return;
     case KeyKind::choices: {
       const auto& names = std::get<std::vector<std::string>>(value);
       for (const std::string& name : names) {

@@ -50,8 +50,9 @@ Settings read_gpt2(HuggingFaceFields& fields) {
   const Value& residual_dropout = settings.at("model.dropout").value;
   const Value& embedding_dropout = embedding.at("model.dropout").value;
   if (residual_dropout != embedding_dropout)
-    throw ConfigurationError(fmt::format("resid_pdrop = {} and embd_pdrop = {} differ: this version has one dropout",
-                                         value_text(residual_dropout), value_text(embedding_dropout)));
+    throw ConfigurationError(
+        fmt::format("resid_pdrop = {} and embd_pdrop = {} differ: this version has one dropout",
+                    value_text(residual_dropout), value_text(embedding_dropout)));
   const std::string activation = text_of(fields, "activation_function", "gelu_new");
   if (activation == "gelu") {
     set(settings, "model.activation", std::string("gelu"));
@@ -195,7 +196,8 @@ ModelConfiguration read_huggingface_configuration(std::string_view json, std::st
   }
   const std::string name(source);
   HuggingFaceFields fields(document, name);
-  if (fields.take("model_type") == nullptr) throw ConfigurationError(fmt::format("{} has no model_type", source));
+  if (fields.take("model_type") == nullptr)
+    throw ConfigurationError(fmt::format("{} has no model_type", source));
   const std::string type = text_of(fields, "model_type", {});
   Settings settings;
   if (type == "gpt2") {

@@ -14,8 +14,8 @@
 namespace encore::model {
 namespace {
 
-/// Fields about tokens, generation, other tasks, storage or the program that wrote the file: none of them changes
-/// the logits of a causal language model or their gradient.
+/// Fields about tokens, generation, other tasks, storage or the program that wrote the file: none of them
+/// changes the logits of a causal language model or their gradient.
 bool leaves_computation_alone(std::string_view field) {
   constexpr std::array names = {"transformers_version",
                                 "architectures",
@@ -82,7 +82,8 @@ void HuggingFaceFields::use(std::string_view field, std::string_view key, Settin
   if (value == nullptr) return;
   std::string source = fmt::format("{} of {}", field, source_);
   Value parsed = parse_value(*find_key(key), *value, source);
-  settings.insert_or_assign(std::string(key), Setting{std::move(parsed), Strength::checkpoint, std::move(source)});
+  settings.insert_or_assign(std::string(key),
+                            Setting{std::move(parsed), Strength::checkpoint, std::move(source)});
 }
 
 void HuggingFaceFields::require(std::string_view field, std::string_view key, Settings& settings) {

@@ -8,8 +8,7 @@ namespace encore::model {
 
 double learning_rate(const LearningRateSchedule& schedule, std::int64_t step) noexcept {
   const std::int64_t warmup = schedule.warmup_steps;
-  if (step < warmup)
-    return schedule.peak * (static_cast<double>(step) + 1.0) / static_cast<double>(warmup);
+  if (step < warmup) return schedule.peak * (static_cast<double>(step) + 1.0) / static_cast<double>(warmup);
   if (step >= schedule.decay_steps) return schedule.floor;
   const double progress =
       static_cast<double>(step - warmup) / static_cast<double>(schedule.decay_steps - warmup);

@@ -43,7 +43,8 @@ LineLog::LineLog(const std::filesystem::path& path, const KeepLine& keep_while) 
   if (is_stream(path)) {
     stream_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
     if (stream_ < 0)
-      throw OutputFileError(fmt::format("cannot write {}: {}", path_in_quotes(path), system_error_text(errno)));
+      throw OutputFileError(
+          fmt::format("cannot write {}: {}", path_in_quotes(path), system_error_text(errno)));
     return;
   }
   file_.emplace(path, AtomicFile::Unfinished::keep);
@@ -88,7 +89,8 @@ void LineLog::append_to_stream(std::string_view text) {
     const ssize_t written = ::write(stream_, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0)
-      throw OutputFileError(fmt::format("cannot write {}: {}", path_in_quotes(path_), system_error_text(errno)));
+      throw OutputFileError(
+          fmt::format("cannot write {}: {}", path_in_quotes(path_), system_error_text(errno)));
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }

@@ -17,7 +17,8 @@ namespace encore::model {
 namespace {
 
 [[noreturn]] void throw_unreadable(const std::filesystem::path& path, int error_number) {
-  throw InputFileError(fmt::format("cannot read {}: {}", path_in_quotes(path), system_error_text(error_number)));
+  throw InputFileError(
+      fmt::format("cannot read {}: {}", path_in_quotes(path), system_error_text(error_number)));
 }
 
 }  // namespace
@@ -67,8 +68,8 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t most_b
   const MappedFile file(path);
   const auto bytes = file.bytes();
   if (bytes.size() > most_bytes)
-    throw InputFileError(
-        fmt::format("{} holds {} bytes, but at most {} are expected", path_in_quotes(path), bytes.size(), most_bytes));
+    throw InputFileError(fmt::format("{} holds {} bytes, but at most {} are expected", path_in_quotes(path),
+                                     bytes.size(), most_bytes));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 

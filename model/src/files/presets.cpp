@@ -17,23 +17,19 @@ namespace encore::model {
 namespace {
 
 // The main job: learns the shipped text, byte by byte, in minutes on two cores.
-constexpr std::array bytes = {PresetSetting{"model.family", "llama"},
-                              PresetSetting{"model.layers", "4"},
-                              PresetSetting{"model.hidden", "128"},
-                              PresetSetting{"model.heads", "4"},
-                              PresetSetting{"model.ffn", "384"},
-                              PresetSetting{"model.vocab", "256"},
-                              PresetSetting{"model.seq", "128"},
-                              PresetSetting{"train.steps", "400"},
-                              PresetSetting{"train.microbatch", "16"},
-                              PresetSetting{"train.lr", "0.002"},
-                              PresetSetting{"train.min_lr", "0.0002"},
-                              PresetSetting{"train.lr_warmup_steps", "20"}};
+constexpr std::array bytes = {
+    PresetSetting{"model.family", "llama"},  PresetSetting{"model.layers", "4"},
+    PresetSetting{"model.hidden", "128"},    PresetSetting{"model.heads", "4"},
+    PresetSetting{"model.ffn", "384"},       PresetSetting{"model.vocab", "256"},
+    PresetSetting{"model.seq", "128"},       PresetSetting{"train.steps", "400"},
+    PresetSetting{"train.microbatch", "16"}, PresetSetting{"train.lr", "0.002"},
+    PresetSetting{"train.min_lr", "0.0002"}, PresetSetting{"train.lr_warmup_steps", "20"}};
 
-/// The workloads of the PyTorch peer: bf16 weights, gradients and moments, AdamW with PyTorch's own defaults on
-/// every parameter, constant rate, no clipping; the sequence is the whole context.
-constexpr auto peer(std::string_view layers, std::string_view hidden, std::string_view heads, std::string_view ffn,
-                    std::string_view vocab, std::string_view seq, std::string_view microbatch) {
+/// The workloads of the PyTorch peer: bf16 weights, gradients and moments, AdamW with PyTorch's own defaults
+/// on every parameter, constant rate, no clipping; the sequence is the whole context.
+constexpr auto peer(std::string_view layers, std::string_view hidden, std::string_view heads,
+                    std::string_view ffn, std::string_view vocab, std::string_view seq,
+                    std::string_view microbatch) {
   return std::array{PresetSetting{"model.family", "llama"},
                     PresetSetting{"model.layers", layers},
                     PresetSetting{"model.hidden", hidden},
@@ -58,14 +54,10 @@ constexpr auto gpt_1b = peer("16", "2048", "16", "8192", "50304", "2048", "2");
 
 /// Public GPT-2 checkpoints.
 constexpr auto gpt2_shape(std::string_view layers, std::string_view hidden, std::string_view heads) {
-  return std::array{PresetSetting{"model.family", "gpt2"},
-                    PresetSetting{"model.layers", layers},
-                    PresetSetting{"model.hidden", hidden},
-                    PresetSetting{"model.heads", heads},
-                    PresetSetting{"model.vocab", "50257"},
-                    PresetSetting{"model.seq", "1024"},
-                    PresetSetting{"model.dropout", "0.1"},
-                    PresetSetting{"model.attention_dropout", "0.1"},
+  return std::array{PresetSetting{"model.family", "gpt2"},   PresetSetting{"model.layers", layers},
+                    PresetSetting{"model.hidden", hidden},   PresetSetting{"model.heads", heads},
+                    PresetSetting{"model.vocab", "50257"},   PresetSetting{"model.seq", "1024"},
+                    PresetSetting{"model.dropout", "0.1"},   PresetSetting{"model.attention_dropout", "0.1"},
                     PresetSetting{"train.precision", "bf16"}};
 }
 constexpr auto gpt2 = gpt2_shape("12", "768", "12");
@@ -76,26 +68,27 @@ constexpr auto gpt2_xl = gpt2_shape("48", "1600", "25");
 /// Public checkpoints of the Llama type.
 constexpr auto llama_shape(std::string_view layers, std::string_view hidden, std::string_view heads,
                            std::string_view kv_heads, std::string_view ffn, std::string_view vocab,
-                           std::string_view seq, std::string_view rope_theta, std::string_view tie_embeddings) {
-  return std::array{PresetSetting{"model.family", "llama"},
-                    PresetSetting{"model.layers", layers},
-                    PresetSetting{"model.hidden", hidden},
-                    PresetSetting{"model.heads", heads},
-                    PresetSetting{"model.kv_heads", kv_heads},
-                    PresetSetting{"model.ffn", ffn},
-                    PresetSetting{"model.vocab", vocab},
-                    PresetSetting{"model.seq", seq},
-                    PresetSetting{"model.rope_theta", rope_theta},
-                    PresetSetting{"model.tie_embeddings", tie_embeddings},
-                    PresetSetting{"train.precision", "bf16"}};
+                           std::string_view seq, std::string_view rope_theta,
+                           std::string_view tie_embeddings) {
+  return std::array{
+      PresetSetting{"model.family", "llama"},        PresetSetting{"model.layers", layers},
+      PresetSetting{"model.hidden", hidden},         PresetSetting{"model.heads", heads},
+      PresetSetting{"model.kv_heads", kv_heads},     PresetSetting{"model.ffn", ffn},
+      PresetSetting{"model.vocab", vocab},           PresetSetting{"model.seq", seq},
+      PresetSetting{"model.rope_theta", rope_theta}, PresetSetting{"model.tie_embeddings", tie_embeddings},
+      PresetSetting{"train.precision", "bf16"}};
 }
 constexpr auto tinyllama_1b = llama_shape("22", "2048", "32", "4", "5632", "32000", "2048", "10000", "false");
-constexpr auto llama_3_2_1b = llama_shape("16", "2048", "32", "8", "8192", "128256", "8192", "500000", "true");
-constexpr auto llama_3_2_3b = llama_shape("28", "3072", "24", "8", "8192", "128256", "8192", "500000", "true");
-constexpr auto llama_3_8b = llama_shape("32", "4096", "32", "8", "14336", "128256", "8192", "500000", "false");
+constexpr auto llama_3_2_1b =
+    llama_shape("16", "2048", "32", "8", "8192", "128256", "8192", "500000", "true");
+constexpr auto llama_3_2_3b =
+    llama_shape("28", "3072", "24", "8", "8192", "128256", "8192", "500000", "true");
+constexpr auto llama_3_8b =
+    llama_shape("32", "4096", "32", "8", "14336", "128256", "8192", "500000", "false");
 
 constexpr std::array table = {
-    Preset{"bytes", "a small Llama-type model of the shipped text, by bytes: the main job on two cores", bytes},
+    Preset{"bytes", "a small Llama-type model of the shipped text, by bytes: the main job on two cores",
+           bytes},
     Preset{"tiny-launch", "24 narrow layers, bf16: launches are all the time there is", tiny_launch},
     Preset{"gpt2-124m-b1", "12 layers of width 768, bf16, one sequence of 1024 tokens", gpt2_124m_b1},
     Preset{"gpt2-124m", "12 layers of width 768, bf16, eight sequences of 1024 tokens", gpt2_124m},
@@ -105,9 +98,11 @@ constexpr std::array table = {
     Preset{"gpt2-large", "the shape of the public GPT-2 with 774 million parameters", gpt2_large},
     Preset{"gpt2-xl", "the shape of the public GPT-2 with 1.6 billion parameters", gpt2_xl},
     Preset{"tinyllama-1.1b", "the shape of the public TinyLlama with 1.1 billion parameters", tinyllama_1b},
-    Preset{"llama-3.2-1b", "the shape of Llama 3.2 1B with its first 8192 positions, rotary frequencies unscaled",
+    Preset{"llama-3.2-1b",
+           "the shape of Llama 3.2 1B with its first 8192 positions, rotary frequencies unscaled",
            llama_3_2_1b},
-    Preset{"llama-3.2-3b", "the shape of Llama 3.2 3B with its first 8192 positions, rotary frequencies unscaled",
+    Preset{"llama-3.2-3b",
+           "the shape of Llama 3.2 3B with its first 8192 positions, rotary frequencies unscaled",
            llama_3_2_3b},
     Preset{"llama-3-8b", "the shape of Llama 3 8B", llama_3_8b},
 };

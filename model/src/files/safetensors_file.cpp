@@ -33,20 +33,21 @@ Sections split(const MappedFile& file) {
   const auto bytes = file.bytes();
   if (bytes.size() < length_bytes)
     throw InputFileError(
-        fmt::format("{} is not a safetensors file: it holds {} bytes, but its header's length alone takes {}", name,
-                    bytes.size(), length_bytes));
+        fmt::format("{} is not a safetensors file: it holds {} bytes, but its header's length alone takes {}",
+                    name, bytes.size(), length_bytes));
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof(length));
   if (length > most_header_bytes)
-    throw InputFileError(
-        fmt::format("{} is not a safetensors file: it announces a header of {} bytes, more than the {} allowed", name,
-                    length, most_header_bytes));
+    throw InputFileError(fmt::format(
+        "{} is not a safetensors file: it announces a header of {} bytes, more than the {} allowed", name,
+        length, most_header_bytes));
   if (length > bytes.size() - length_bytes)
     throw InputFileError(
-        fmt::format("{} is truncated: it announces a header of {} bytes, but only {} bytes follow", name, length,
-                    bytes.size() - length_bytes));
+        fmt::format("{} is truncated: it announces a header of {} bytes, but only {} bytes follow", name,
+                    length, bytes.size() - length_bytes));
   const auto header = bytes.subspan(length_bytes, length);
-  return {{reinterpret_cast<const char*>(header.data()), header.size()}, bytes.subspan(length_bytes + length)};
+  return {{reinterpret_cast<const char*>(header.data()), header.size()},
+          bytes.subspan(length_bytes + length)};
 }
 
 /// The bytes that shape and type ask for.
@@ -57,8 +58,9 @@ std::uint64_t required_bytes(const TensorDescription& tensor, StoredType type, c
     const bool too_large = extent > std::uint64_t{std::numeric_limits<std::int64_t>::max()};
     if (too_large || __builtin_mul_overflow(total, extent, &total) ||
         total > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
-      throw InputFileError(fmt::format("tensor {} of {} is too large: shape [{}] of {}", in_quotes(tensor.name), file,
-                                       fmt::join(tensor.shape, ", "), tensor.type));
+      throw InputFileError(fmt::format("tensor {} of {} is too large: shape [{}] of {}",
+                                       in_quotes(tensor.name), file, fmt::join(tensor.shape, ", "),
+                                       tensor.type));
   }
   return total;
 }
@@ -70,11 +72,12 @@ StoredTensor checked(TensorDescription& tensor, std::span<const std::byte> data,
                                      in_quotes(tensor.name), file, in_quotes(tensor.type)));
   const std::uint64_t begin = tensor.range[0], end = tensor.range[1];
   if (begin > end)
-    throw InputFileError(
-        fmt::format("tensor {} of {} ends at byte {}, before its begin {}", in_quotes(tensor.name), file, end, begin));
+    throw InputFileError(fmt::format("tensor {} of {} ends at byte {}, before its begin {}",
+                                     in_quotes(tensor.name), file, end, begin));
   if (end > data.size())
-    throw InputFileError(fmt::format("{} is truncated: tensor {} ends at byte {} of the data, but there are only {}",
-                                     file, in_quotes(tensor.name), end, data.size()));
+    throw InputFileError(
+        fmt::format("{} is truncated: tensor {} ends at byte {} of the data, but there are only {}", file,
+                    in_quotes(tensor.name), end, data.size()));
   const std::uint64_t required = required_bytes(tensor, *type, file);
   if (required != end - begin)
     throw InputFileError(fmt::format("tensor {} of {} has {} bytes, but shape [{}] of {} needs {}",
@@ -86,22 +89,25 @@ StoredTensor checked(TensorDescription& tensor, std::span<const std::byte> data,
           .bytes = data.subspan(begin, end - begin)};
 }
 
-void require_cover(std::span<const StoredTensor> tensors, std::span<const std::byte> data, const std::string& file) {
+void require_cover(std::span<const StoredTensor> tensors, std::span<const std::byte> data,
+                   const std::string& file) {
   std::size_t covered = 0;
   std::string_view previous = "the header";
   for (const StoredTensor& tensor : tensors) {
     const auto begin = static_cast<std::size_t>(tensor.bytes.data() - data.data());
     if (begin < covered)
-      throw InputFileError(fmt::format("tensors {} and {} of {} overlap at byte {} of the data", in_quotes(previous),
-                                       in_quotes(tensor.name), file, begin));
+      throw InputFileError(fmt::format("tensors {} and {} of {} overlap at byte {} of the data",
+                                       in_quotes(previous), in_quotes(tensor.name), file, begin));
     if (begin > covered)
-      throw InputFileError(fmt::format("bytes {} to {} of the data of {}, before tensor {}, belong to no tensor",
-                                       covered, begin, file, in_quotes(tensor.name)));
+      throw InputFileError(
+          fmt::format("bytes {} to {} of the data of {}, before tensor {}, belong to no tensor", covered,
+                      begin, file, in_quotes(tensor.name)));
     covered = begin + tensor.bytes.size();
     previous = tensor.name;
   }
   if (covered != data.size())
-    throw InputFileError(fmt::format("the last {} bytes of {} belong to no tensor", data.size() - covered, file));
+    throw InputFileError(
+        fmt::format("the last {} bytes of {} belong to no tensor", data.size() - covered, file));
 }
 
 }  // namespace
@@ -119,7 +125,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   for (TensorDescription& tensor : header.tensors) tensors_.push_back(checked(tensor, sections.data, file));
   std::ranges::sort(tensors_, [](const StoredTensor& left, const StoredTensor& right) {
     // Tensors without elements share their begin with a neighbour and must come before it.
-    return std::pair(left.bytes.data(), left.bytes.size()) < std::pair(right.bytes.data(), right.bytes.size());
+    return std::pair(left.bytes.data(), left.bytes.size()) <
+           std::pair(right.bytes.data(), right.bytes.size());
   });
   require_cover(tensors_, sections.data, file);
   for (std::size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
@@ -141,8 +148,8 @@ const StoredTensor& SafetensorsFile::tensor(std::string_view name) const {
     for (const StoredTensor& tensor : tensors_) views.push_back(tensor.name);
     return views;
   }();
-  throw InputFileError(
-      fmt::format("{} has no tensor {}{}", path_in_quotes(path()), in_quotes(name), did_you_mean(name, known)));
+  throw InputFileError(fmt::format("{} has no tensor {}{}", path_in_quotes(path()), in_quotes(name),
+                                   did_you_mean(name, known)));
 }
 
 const std::string& SafetensorsFile::metadata(std::string_view key) const {

@@ -36,7 +36,9 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a truth value"); }
-  bool number_integer(number_integer_t value) override { return unexpected(fmt::format("the number {}", value)); }
+  bool number_integer(number_integer_t value) override {
+    return unexpected(fmt::format("the number {}", value));
+  }
   bool number_float(number_float_t, const string_t& text) override {
     return unexpected(fmt::format("the number {}", in_quotes(text)));
   }
@@ -74,18 +76,13 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_object(std::size_t) override {
     switch (place_) {
-      case Place::before_header:
-        place_ = Place::header;
-        return true;
-      case Place::metadata_value:
-        place_ = Place::metadata;
-        return true;
+      case Place::before_header: place_ = Place::header; return true;
+      case Place::metadata_value: place_ = Place::metadata; return true;
       case Place::tensor_value:
         place_ = Place::tensor;
         fields_.clear();
         return true;
-      default:
-        return unexpected("an object");
+      default: return unexpected("an object");
     }
   }
 
@@ -105,17 +102,16 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
           fail(fmt::format("the metadata entry {} occurs twice", in_quotes(name)));
         metadata_key_ = std::move(name);
         return true;
-      case Place::tensor:
-        return tensor_key(name);
-      default:
-        return unexpected(fmt::format("the key {}", in_quotes(name)));
+      case Place::tensor: return tensor_key(name);
+      default: return unexpected(fmt::format("the key {}", in_quotes(name)));
     }
   }
 
   bool end_object() override {
     if (place_ == Place::tensor) {
       for (const std::string_view field : {"dtype", "shape", "data_offsets"})
-        if (!fields_.contains(field)) fail(fmt::format("tensor {} has no {}", in_quotes(tensor().name), field));
+        if (!fields_.contains(field))
+          fail(fmt::format("tensor {} has no {}", in_quotes(tensor().name), field));
       place_ = Place::header;
     } else if (place_ == Place::metadata) {
       place_ = Place::header;
@@ -143,7 +139,8 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception& error) override {
     fail(fmt::format("it is not valid JSON near byte {}: {}", position, json_error_text(error)));
   }
 
@@ -175,10 +172,8 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
 
   bool unexpected(const std::string& what) {
     switch (place_) {
-      case Place::before_header:
-        fail(fmt::format("it is {}, not an object", what));
-      case Place::metadata_value:
-        fail(fmt::format("__metadata__ is {}, not an object", what));
+      case Place::before_header: fail(fmt::format("it is {}, not an object", what));
+      case Place::metadata_value: fail(fmt::format("__metadata__ is {}, not an object", what));
       case Place::metadata:
         fail(fmt::format("the metadata entry {} is {}, not a string", in_quotes(metadata_key_), what));
       case Place::tensor_value:
@@ -188,12 +183,11 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
       case Place::shape_value:
         fail(fmt::format("shape of tensor {} is {}, not an array", in_quotes(tensor().name), what));
       case Place::shape:
-        fail(fmt::format("shape of tensor {} holds {}, not a whole number from 0 on", in_quotes(tensor().name), what));
+        fail(fmt::format("shape of tensor {} holds {}, not a whole number from 0 on",
+                         in_quotes(tensor().name), what));
       case Place::range_value:
-      case Place::range:
-        fail_range();
-      default:
-        fail(fmt::format("{} stands where a name is expected", what));
+      case Place::range: fail_range();
+      default: fail(fmt::format("{} stands where a name is expected", what));
     }
   }
 

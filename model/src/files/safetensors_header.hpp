@@ -23,9 +23,9 @@ struct SafetensorsHeader {
   std::map<std::string, std::string, std::less<>> metadata;
 };
 
-/// Reads the JSON of a safetensors header as a stream of events: nothing but this shape is accepted, no key may
-/// occur twice in its object, and no tree of unknown depth or size is built. Throws InputFileError; `file` is the
-/// file's name as errors show it.
+/// Reads the JSON of a safetensors header as a stream of events: nothing but this shape is accepted, no key
+/// may occur twice in its object, and no tree of unknown depth or size is built. Throws InputFileError;
+/// `file` is the file's name as errors show it.
 SafetensorsHeader parse_safetensors_header(std::string_view json, const std::string& file);
 
 }  // namespace encore::model

@@ -18,8 +18,10 @@ namespace encore::model {
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path) : file_(path) {}
 
 void SafetensorsWriter::add_metadata(std::string key, std::string value) {
-  if (data_begin_) throw InternalError("metadata was added to a safetensors file after its header was written");
-  if (metadata_.contains(key)) throw InternalError(fmt::format("the metadata entry {} was added twice", in_quotes(key)));
+  if (data_begin_)
+    throw InternalError("metadata was added to a safetensors file after its header was written");
+  if (metadata_.contains(key))
+    throw InternalError(fmt::format("the metadata entry {} was added twice", in_quotes(key)));
   metadata_.emplace(std::move(key), std::move(value));
 }
 
@@ -85,8 +87,8 @@ void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> 
   if (found == index_.end()) throw InternalError(fmt::format("tensor {} was never added", in_quotes(name)));
   Tensor& tensor = tensors_[found->second];
   if (bytes.size() > tensor.bytes - tensor.written)
-    throw InternalError(fmt::format("tensor {} has {} bytes, but {} were written", in_quotes(name), tensor.bytes,
-                                    tensor.written + bytes.size()));
+    throw InternalError(fmt::format("tensor {} has {} bytes, but {} were written", in_quotes(name),
+                                    tensor.bytes, tensor.written + bytes.size()));
   file_.write_at(*data_begin_ + tensor.begin + tensor.written, bytes);
   tensor.written += bytes.size();
 }
@@ -95,8 +97,8 @@ void SafetensorsWriter::commit() {
   if (!data_begin_) lay_out();
   for (const Tensor& tensor : tensors_)
     if (tensor.written != tensor.bytes)
-      throw InternalError(fmt::format("tensor {} has {} bytes, but only {} were written", in_quotes(tensor.name),
-                                      tensor.bytes, tensor.written));
+      throw InternalError(fmt::format("tensor {} has {} bytes, but only {} were written",
+                                      in_quotes(tensor.name), tensor.bytes, tensor.written));
   file_.commit();
 }
 

@@ -42,7 +42,9 @@ static_assert(in_order());
 
 std::size_t size_of(StoredType type) noexcept { return descriptions[static_cast<std::size_t>(type)].size; }
 
-std::string_view name_of(StoredType type) noexcept { return descriptions[static_cast<std::size_t>(type)].name; }
+std::string_view name_of(StoredType type) noexcept {
+  return descriptions[static_cast<std::size_t>(type)].name;
+}
 
 std::optional<StoredType> stored_type(std::string_view name) noexcept {
   for (const Description& description : descriptions)

@@ -21,7 +21,8 @@ float float_from_f16(std::uint16_t bits) {
   const int fraction = bits & 0x3ff;
   float magnitude = 0;
   if (exponent == 0x1f) {
-    magnitude = fraction == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+    magnitude =
+        fraction == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
   } else if (exponent == 0) {
     magnitude = std::ldexp(static_cast<float>(fraction), -24);
   } else {
@@ -46,10 +47,8 @@ template <class Result>
 std::vector<Result> floating_values(const StoredTensor& tensor, const std::filesystem::path& path) {
   const auto plain = [](auto value) { return static_cast<Result>(value); };
   switch (tensor.type) {
-    case StoredType::f64:
-      return converted<double, Result>(tensor, plain);
-    case StoredType::f32:
-      return converted<float, Result>(tensor, plain);
+    case StoredType::f64: return converted<double, Result>(tensor, plain);
+    case StoredType::f32: return converted<float, Result>(tensor, plain);
     case StoredType::bf16:
       return converted<std::uint16_t, Result>(
           tensor, [](std::uint16_t bits) { return static_cast<Result>(float_from_bf16(bits)); });
@@ -77,20 +76,13 @@ std::vector<std::int64_t> SafetensorsFile::int64(std::string_view name) const {
   const auto plain = [](auto value) { return static_cast<std::int64_t>(value); };
   switch (stored.type) {
     case StoredType::boolean:
-    case StoredType::u8:
-      return converted<std::uint8_t, std::int64_t>(stored, plain);
-    case StoredType::i8:
-      return converted<std::int8_t, std::int64_t>(stored, plain);
-    case StoredType::i16:
-      return converted<std::int16_t, std::int64_t>(stored, plain);
-    case StoredType::u16:
-      return converted<std::uint16_t, std::int64_t>(stored, plain);
-    case StoredType::i32:
-      return converted<std::int32_t, std::int64_t>(stored, plain);
-    case StoredType::u32:
-      return converted<std::uint32_t, std::int64_t>(stored, plain);
-    case StoredType::i64:
-      return converted<std::int64_t, std::int64_t>(stored, plain);
+    case StoredType::u8: return converted<std::uint8_t, std::int64_t>(stored, plain);
+    case StoredType::i8: return converted<std::int8_t, std::int64_t>(stored, plain);
+    case StoredType::i16: return converted<std::int16_t, std::int64_t>(stored, plain);
+    case StoredType::u16: return converted<std::uint16_t, std::int64_t>(stored, plain);
+    case StoredType::i32: return converted<std::int32_t, std::int64_t>(stored, plain);
+    case StoredType::u32: return converted<std::uint32_t, std::int64_t>(stored, plain);
+    case StoredType::i64: return converted<std::int64_t, std::int64_t>(stored, plain);
     case StoredType::u64:
       return converted<std::uint64_t, std::int64_t>(stored, [&](std::uint64_t value) {
         if (value > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
@@ -99,8 +91,8 @@ std::vector<std::int64_t> SafetensorsFile::int64(std::string_view name) const {
         return static_cast<std::int64_t>(value);
       });
     default:
-      throw InputFileError(fmt::format("tensor {} of {} is of type {}, but an integer type is needed", in_quotes(name),
-                                       path_in_quotes(path()), name_of(stored.type)));
+      throw InputFileError(fmt::format("tensor {} of {} is of type {}, but an integer type is needed",
+                                       in_quotes(name), path_in_quotes(path()), name_of(stored.type)));
   }
 }
 

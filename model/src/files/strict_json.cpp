@@ -52,7 +52,8 @@ class ParseWatch {
       keys_.pop_back();
     } else if (event == Event::key) {
       const auto& key = value.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second) throw JsonProblem(fmt::format("has the key {} twice", in_quotes(key)));
+      if (!keys_.back().insert(key).second)
+        throw JsonProblem(fmt::format("has the key {} twice", in_quotes(key)));
     }
     return true;
   }

@@ -16,9 +16,9 @@ class JsonProblem : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Parses a JSON object; no key may occur twice in one object, and nesting is bounded. Python writes NaN, Infinity
-/// and -Infinity, which JSON does not have: they are read as the strings of the same name, so that whoever needs
-/// a number there refuses them by name. Throws JsonProblem.
+/// Parses a JSON object; no key may occur twice in one object, and nesting is bounded. Python writes NaN,
+/// Infinity and -Infinity, which JSON does not have: they are read as the strings of the same name, so that
+/// whoever needs a number there refuses them by name. Throws JsonProblem.
 nlohmann::json parse_json_object(std::string_view text);
 
 }  // namespace encore::model

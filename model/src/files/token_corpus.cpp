@@ -35,13 +35,14 @@ Format format_of(const Header& header, const std::string& name) {
   for (const Format& format : formats) {
     if (header[0] != format.magic) continue;
     if (header[1] != format.version)
-      throw InputFileError(fmt::format("{} is a token file of version {}, but only version {} of its kind is known",
-                                       name, header[1], format.version));
+      throw InputFileError(
+          fmt::format("{} is a token file of version {}, but only version {} of its kind is known", name,
+                      header[1], format.version));
     return format;
   }
-  throw InputFileError(
-      fmt::format("{} is not a token file: it begins with {}, not with {} (16-bit tokens) or {} (32-bit tokens)", name,
-                  header[0], formats[0].magic, formats[1].magic));
+  throw InputFileError(fmt::format(
+      "{} is not a token file: it begins with {}, not with {} (16-bit tokens) or {} (32-bit tokens)", name,
+      header[0], formats[0].magic, formats[1].magic));
 }
 
 /// The tokens behind the header, whose number the header and the length of the file must agree on.
@@ -49,16 +50,17 @@ template <class Token>
 std::span<const Token> tokens_behind(const MappedFile& file, std::int32_t count, const std::string& name) {
   const auto bytes = file.bytes().subspan(sizeof(Header));
   if (count < 0 || static_cast<std::size_t>(count) * sizeof(Token) != bytes.size())
-    throw InputFileError(fmt::format("{} announces {} tokens of {} bytes, but {} bytes follow its header", name, count,
-                                     sizeof(Token), bytes.size()));
+    throw InputFileError(fmt::format("{} announces {} tokens of {} bytes, but {} bytes follow its header",
+                                     name, count, sizeof(Token), bytes.size()));
   // Mappings begin at a page, and the header's 1024 bytes keep every token aligned.
   return {reinterpret_cast<const Token*>(bytes.data()), static_cast<std::size_t>(count)};
 }
 
 [[noreturn]] void throw_token(const std::string& name, std::uint64_t token, std::int64_t position,
                               std::int64_t vocab) {
-  throw InputFileError(fmt::format("{} holds the token {} at position {}, but model.vocab = {} allows at most {}", name,
-                                   token, position, vocab, vocab - 1));
+  throw InputFileError(
+      fmt::format("{} holds the token {} at position {}, but model.vocab = {} allows at most {}", name, token,
+                  position, vocab, vocab - 1));
 }
 
 }  // namespace
@@ -71,8 +73,9 @@ TokenCorpus TokenCorpus::token_file(const std::filesystem::path& path) {
   std::string name = path_in_quotes(path);
   Header header{};
   if (file->bytes().size() < sizeof(header))
-    throw InputFileError(fmt::format("{} is not a token file: it holds {} bytes, but its header alone takes {}", name,
-                                     file->bytes().size(), sizeof(header)));
+    throw InputFileError(
+        fmt::format("{} is not a token file: it holds {} bytes, but its header alone takes {}", name,
+                    file->bytes().size(), sizeof(header)));
   std::memcpy(header.data(), file->bytes().data(), sizeof(header));
   if (format_of(header, name).width == TokenWidth::uint16)
     return {file, tokens_behind<std::uint16_t>(*file, header[2], name), name};
@@ -136,17 +139,20 @@ TokenCorpus TokenCorpus::slice(std::int64_t begin, std::int64_t end) const {
   return part;
 }
 
-void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens, TokenWidth width) {
+void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
+                      TokenWidth width) {
   const Format& format = formats[static_cast<std::size_t>(width)];
   const std::int64_t limit = width == TokenWidth::uint16 ? std::numeric_limits<std::uint16_t>::max()
                                                          : std::numeric_limits<std::int32_t>::max();
   if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-    throw OutputFileError(fmt::format("cannot write {}: its header has no room for {} tokens", path_in_quotes(path),
-                                      tokens.size()));
-  const auto misfit = std::ranges::find_if(tokens, [limit](std::int32_t token) { return token < 0 || token > limit; });
+    throw OutputFileError(fmt::format("cannot write {}: its header has no room for {} tokens",
+                                      path_in_quotes(path), tokens.size()));
+  const auto misfit =
+      std::ranges::find_if(tokens, [limit](std::int32_t token) { return token < 0 || token > limit; });
   if (misfit != tokens.end())
-    throw OutputFileError(fmt::format("cannot write {}: the token {} at position {} does not fit into {} bytes",
-                                      path_in_quotes(path), *misfit, misfit - tokens.begin(), format.token_bytes));
+    throw OutputFileError(
+        fmt::format("cannot write {}: the token {} at position {} does not fit into {} bytes",
+                    path_in_quotes(path), *misfit, misfit - tokens.begin(), format.token_bytes));
   Header header{};
   header[0] = format.magic;
   header[1] = format.version;

@@ -36,20 +36,24 @@ TokenSource::TokenSource(TokenCorpus corpus, const Shape& shape, TokenOrder orde
       // Mixed, because neighbouring seeds would otherwise give streams that are shifted copies of each other.
       stream_(mixed(static_cast<std::uint64_t>(seed))) {
   if (shape.sequences < 1 || shape.seq < 1 || shape.microbatches < 1 || shape.vocab < 1)
-    throw InternalError(fmt::format("a token source of {} x {} sequences of {} tokens below {} makes no sense",
-                                    shape.microbatches, shape.sequences, shape.seq, shape.vocab));
+    throw InternalError(
+        fmt::format("a token source of {} x {} sequences of {} tokens below {} makes no sense",
+                    shape.microbatches, shape.sequences, shape.seq, shape.vocab));
   if (corpus_.size() <= shape.seq)
-    throw InputFileError(fmt::format("{} holds {} tokens, but a sequence of train.seq = {} tokens needs {} at least",
-                                     corpus_.name(), corpus_.size(), shape.seq, shape.seq + 1));
+    throw InputFileError(
+        fmt::format("{} holds {} tokens, but a sequence of train.seq = {} tokens needs {} at least",
+                    corpus_.name(), corpus_.size(), shape.seq, shape.seq + 1));
   constexpr std::int64_t quickly_searched = 1 << 26;
   if (corpus_.size() <= quickly_searched) corpus_.require_below(shape.vocab);
 }
 
-std::int64_t TokenSource::begin_of(std::int64_t step, std::int64_t microbatch, std::int64_t row) const noexcept {
+std::int64_t TokenSource::begin_of(std::int64_t step, std::int64_t microbatch,
+                                   std::int64_t row) const noexcept {
   // Unsigned: after 2^64 sequences the numbers begin anew.
   const auto number = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
   const std::uint64_t sequence =
-      (number(step) * number(shape_.microbatches) + number(microbatch)) * number(shape_.sequences) + number(row);
+      (number(step) * number(shape_.microbatches) + number(microbatch)) * number(shape_.sequences) +
+      number(row);
   if (order_ == TokenOrder::sequential)
     return static_cast<std::int64_t>(sequence % number(whole_sequences())) * shape_.seq;
   constexpr std::uint64_t increment = 0x9e3779b97f4a7c15;
@@ -60,8 +64,8 @@ void TokenSource::batch(std::int64_t step, std::int64_t microbatch, std::span<st
                         std::span<std::int32_t> labels) const {
   const auto expected = static_cast<std::size_t>(shape_.sequences * shape_.seq);
   if (ids.size() != expected || labels.size() != expected)
-    throw InternalError(fmt::format("a batch of {} tokens was asked for with room for {} ids and {} labels", expected,
-                                    ids.size(), labels.size()));
+    throw InternalError(fmt::format("a batch of {} tokens was asked for with room for {} ids and {} labels",
+                                    expected, ids.size(), labels.size()));
   const auto seq = static_cast<std::size_t>(shape_.seq);
   std::vector<std::int32_t> window(seq + 1);
   for (std::int64_t row = 0; row < shape_.sequences; ++row) {

@@ -28,20 +28,15 @@ enum class ErrorCode {
 constexpr int exit_code(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::usage:
-    case ErrorCode::configuration:
-      return 2;
+    case ErrorCode::configuration: return 2;
     case ErrorCode::input_file:
-    case ErrorCode::output_file:
-      return 3;
+    case ErrorCode::output_file: return 3;
     case ErrorCode::device:
     case ErrorCode::out_of_memory:
     case ErrorCode::capture:
-    case ErrorCode::replay_contract:
-      return 4;
-    case ErrorCode::validation:
-      return 5;
-    case ErrorCode::internal:
-      break;
+    case ErrorCode::replay_contract: return 4;
+    case ErrorCode::validation: return 5;
+    case ErrorCode::internal: break;
   }
   return 70;
 }

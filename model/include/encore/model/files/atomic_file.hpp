@@ -12,10 +12,11 @@ namespace encore::model {
 /// A file that is written beside its target, as `<target>.partial`, and takes the target's place in one step.
 /// Until `commit` returns, the target is what it was before; a reader sees the old file or the new one.
 ///
-/// The partial file is locked while it is written, so that two runs with the same target do not mix: the second
-/// gets an error. (On file systems without locks there is no such protection.) What a killed run left behind is
-/// reused by the next. A target that is a symbolic link is followed; one that exists and is not a regular file,
-/// or is read-only, is refused. Every failure is an OutputFileError that names the target and the system's reason.
+/// The partial file is locked while it is written, so that two runs with the same target do not mix: the
+/// second gets an error. (On file systems without locks there is no such protection.) What a killed run left
+/// behind is reused by the next. A target that is a symbolic link is followed; one that exists and is not a
+/// regular file, or is read-only, is refused. Every failure is an OutputFileError that names the target and
+/// the system's reason.
 class AtomicFile {
  public:
   enum class Unfinished {

@@ -40,7 +40,8 @@ std::string_view name_of(GraphModule value) noexcept;
 std::string_view name_of(OptimizerPlacement value) noexcept;
 
 // What the numbers mean, their ranges and their defaults stand in one table: `configuration_keys()` in
-// configuration_sources.hpp. The initial values here are those defaults, where a default depends on nothing else.
+// configuration_sources.hpp. The initial values here are those defaults, where a default depends on nothing
+// else.
 
 /// The shape of a model and what its forward pass computes.
 struct ModelConfiguration {
@@ -95,7 +96,8 @@ struct TrainConfiguration {
 
 struct GraphConfiguration {
   GraphImplementation impl = GraphImplementation::full_iteration;
-  std::vector<GraphModule> modules;  ///< for `layer`; empty: whole layers. Each once, in the order of the enumeration
+  std::vector<GraphModule>
+      modules;  ///< for `layer`; empty: whole layers. Each once, in the order of the enumeration
   OptimizerPlacement optimizer = OptimizerPlacement::joined;
   std::int64_t warmup_steps = 3;
   std::int64_t validate_every = 0;  ///< steps; 0: never
@@ -128,8 +130,8 @@ struct Configuration {
 /// Weights and biases of the whole model; tied embeddings count once.
 std::int64_t parameter_count(const ModelConfiguration& model);
 
-/// Throws ConfigurationError, with the key, the value and what would be allowed, unless the model is one that this
-/// version computes: every number in its range and every combination possible.
+/// Throws ConfigurationError, with the key, the value and what would be allowed, unless the model is one that
+/// this version computes: every number in its range and every combination possible.
 void check(const ModelConfiguration& model);
 void check(const Configuration& configuration);
 

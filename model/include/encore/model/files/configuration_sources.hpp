@@ -27,13 +27,13 @@ struct ResolvedConfiguration {
 ///
 ///   defaults < preset < model of a checkpoint < JSON file < --set < dedicated flags
 ///
-/// and within one kind the last. Values are checked when they are added. Beside the keys of the table, Megatron's
-/// spellings are accepted: cuda_graph_impl = none | local | transformer_engine | full_iteration,
+/// and within one kind the last. Values are checked when they are added. Beside the keys of the table,
+/// Megatron's spellings are accepted: cuda_graph_impl = none | local | transformer_engine | full_iteration,
 /// cuda_graph_scope or cuda_graph_modules (comma separated; `full`; `full_iteration`) and
 /// cuda_graph_warmup_steps; together with the key of this project that means the same they are an error.
 ///
-/// Everything that is wrong is a ConfigurationError whose sentence names the key, the value, its source and what
-/// is allowed, or the nearest known key.
+/// Everything that is wrong is a ConfigurationError whose sentence names the key, the value, its source and
+/// what is allowed, or the nearest known key.
 class ConfigurationSources {
  public:
   ConfigurationSources();
@@ -69,8 +69,8 @@ class ConfigurationSources {
   std::unique_ptr<State> state_;
 };
 
-/// The configuration as a JSON object of sections, with every key that has a meaning for it. As a configuration
-/// file it resolves to itself.
+/// The configuration as a JSON object of sections, with every key that has a meaning for it. As a
+/// configuration file it resolves to itself.
 std::string to_json(const Configuration& configuration);
 
 /// One line of the table of keys, in words, for `info` and for the documentation.

@@ -13,10 +13,10 @@ namespace encore::model {
 
 /// A log of one line a record that can be read while it grows and is whole when the run is killed.
 ///
-/// Lines go to `<path>.partial`, each by one write of the whole line, so what a killed run leaves are complete
-/// lines and at most one torn last one. `finish` renames to `<path>`; until then an older `<path>` stands. A line
-/// that the disk has no room for is taken back, and OutputFileError is thrown. Without `finish` the partial file
-/// stays where it is.
+/// Lines go to `<path>.partial`, each by one write of the whole line, so what a killed run leaves are
+/// complete lines and at most one torn last one. `finish` renames to `<path>`; until then an older `<path>`
+/// stands. A line that the disk has no room for is taken back, and OutputFileError is thrown. Without
+/// `finish` the partial file stays where it is.
 ///
 /// A path that is a pipe or a character device (`/dev/stderr`) is written directly.
 class LineLog {
@@ -24,9 +24,9 @@ class LineLog {
   /// Decides for one old line (without its line end) whether it is kept.
   using KeepLine = std::function<bool(std::string_view line)>;
 
-  /// Without `keep_while` the log starts empty. With it (a resumed run), the log starts with the old lines, from
-  /// `<path>.partial` if a killed run left one, else from `<path>`, up to the first line that `keep_while` turns
-  /// down (a step that will be done again) or that is torn.
+  /// Without `keep_while` the log starts empty. With it (a resumed run), the log starts with the old lines,
+  /// from `<path>.partial` if a killed run left one, else from `<path>`, up to the first line that
+  /// `keep_while` turns down (a step that will be done again) or that is torn.
   explicit LineLog(const std::filesystem::path& path, const KeepLine& keep_while = {});
   ~LineLog();
   LineLog(const LineLog&) = delete;

@@ -16,7 +16,8 @@ std::size_t edit_distance(std::string_view left, std::string_view right);
 /// candidate is also near if `name` is, or almost is, its last part (`lr` for `train.lr`).
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates);
 
-/// ` (did you mean 'train.lr'?)`, or an empty string if no candidate is near: the tail of an error's sentence.
+/// ` (did you mean 'train.lr'?)`, or an empty string if no candidate is near: the tail of an error's
+/// sentence.
 std::string did_you_mean(std::string_view name, std::span<const std::string_view> candidates);
 
 }  // namespace encore::model

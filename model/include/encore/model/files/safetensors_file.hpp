@@ -29,11 +29,12 @@ struct StoredTensor {
 
 /// A safetensors file, mapped and read as hostile input.
 ///
-/// The constructor accepts a file only if: the header's length fits the file and is at most 100 MB; the header is
-/// one JSON object in which no key occurs twice; every tensor has exactly dtype, shape and data_offsets; its type
-/// is known; its shape times its element size does not overflow and equals its byte range; and the byte ranges
-/// cover the data section without overlap, hole or rest. Anything else is an InputFileError that names the file
-/// and the tensor or number. Format: https://github.com/huggingface/safetensors#format
+/// The constructor accepts a file only if: the header's length fits the file and is at most 100 MB; the
+/// header is one JSON object in which no key occurs twice; every tensor has exactly dtype, shape and
+/// data_offsets; its type is known; its shape times its element size does not overflow and equals its byte
+/// range; and the byte ranges cover the data section without overlap, hole or rest. Anything else is an
+/// InputFileError that names the file and the tensor or number. Format:
+/// https://github.com/huggingface/safetensors#format
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -53,9 +54,9 @@ class SafetensorsFile {
   /// Throws InputFileError if the file has no such entry.
   const std::string& metadata(std::string_view key) const;
 
-  /// The values of a tensor in another type: from any floating-point type (rounded to nearest for float32), or
-  /// from any integer or boolean type. Throws InputFileError if the tensor is missing or of the other kind, or a
-  /// U64 value does not fit.
+  /// The values of a tensor in another type: from any floating-point type (rounded to nearest for float32),
+  /// or from any integer or boolean type. Throws InputFileError if the tensor is missing or of the other
+  /// kind, or a U64 value does not fit.
   std::vector<float> float32(std::string_view name) const;
   std::vector<double> float64(std::string_view name) const;
   std::vector<std::int64_t> int64(std::string_view name) const;

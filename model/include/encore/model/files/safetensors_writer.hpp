@@ -25,9 +25,9 @@ namespace encore::model {
 ///   writer.write("w", bytes);                        // then the data: tensors in any order, each in pieces
 ///   writer.commit();                                 // now the file stands, whole and on the disk
 ///
-/// Until `commit` returns an older file of that name is untouched; see AtomicFile for how, and for what happens
-/// when the disk is full. The header is padded with spaces to a multiple of 8 bytes and the tensors are laid out
-/// from the widest element type to the narrowest, so that every tensor is aligned.
+/// Until `commit` returns an older file of that name is untouched; see AtomicFile for how, and for what
+/// happens when the disk is full. The header is padded with spaces to a multiple of 8 bytes and the tensors
+/// are laid out from the widest element type to the narrowest, so that every tensor is aligned.
 class SafetensorsWriter {
  public:
   explicit SafetensorsWriter(const std::filesystem::path& path);
@@ -36,8 +36,8 @@ class SafetensorsWriter {
   void add_metadata(std::string key, std::string value);
   void add(std::string name, StoredType type, std::vector<std::int64_t> shape);
 
-  /// Appends bytes to a tensor. Throws OutputFileError if they cannot be written, InternalError for an unknown
-  /// tensor or more bytes than it has.
+  /// Appends bytes to a tensor. Throws OutputFileError if they cannot be written, InternalError for an
+  /// unknown tensor or more bytes than it has.
   void write(std::string_view name, std::span<const std::byte> bytes);
 
   /// Throws InternalError if a tensor is not complete.

@@ -13,9 +13,9 @@ namespace encore::model {
 /// A sequence of tokens that stays where it is (in a mapped file or in memory). Copies share it.
 class TokenCorpus {
  public:
-  /// A token file as llm.c writes it: 256 little-endian int32, of which the first three are the magic number, the
-  /// version and the number of tokens, then the tokens: uint16 (20240520, 1) or uint32 (20240801, 7). Mapped, not
-  /// read. Throws InputFileError if the header or the length of the file is anything else.
+  /// A token file as llm.c writes it: 256 little-endian int32, of which the first three are the magic number,
+  /// the version and the number of tokens, then the tokens: uint16 (20240520, 1) or uint32 (20240801, 7).
+  /// Mapped, not read. Throws InputFileError if the header or the length of the file is anything else.
   /// Format: https://github.com/karpathy/llm.c, dev/data/data_common.py
   static TokenCorpus token_file(const std::filesystem::path& path);
 
@@ -33,8 +33,8 @@ class TokenCorpus {
   /// What stands for it in errors: the quoted path of a file.
   const std::string& name() const noexcept { return name_; }
 
-  /// Copies the tokens from `begin` on into `tokens`. Throws InputFileError, with position, token and limit, if
-  /// one of them is not below `vocab`; InternalError if the corpus ends before.
+  /// Copies the tokens from `begin` on into `tokens`. Throws InputFileError, with position, token and limit,
+  /// if one of them is not below `vocab`; InternalError if the corpus ends before.
   void copy(std::int64_t begin, std::span<std::int32_t> tokens, std::int64_t vocab) const;
 
   /// Throws as `copy` does if any token is not below `vocab`.
@@ -44,8 +44,8 @@ class TokenCorpus {
   TokenCorpus slice(std::int64_t begin, std::int64_t end) const;
 
  private:
-  using Tokens =
-      std::variant<std::span<const std::uint8_t>, std::span<const std::uint16_t>, std::span<const std::uint32_t>>;
+  using Tokens = std::variant<std::span<const std::uint8_t>, std::span<const std::uint16_t>,
+                              std::span<const std::uint32_t>>;
 
   TokenCorpus(std::shared_ptr<const void> owner, Tokens tokens, std::string name);
 
@@ -57,8 +57,9 @@ class TokenCorpus {
 
 enum class TokenWidth { uint16, uint32 };
 
-/// Writes a token file that `TokenCorpus::token_file` reads, atomically. Throws OutputFileError if it cannot be
-/// written, or if a token is negative or too large for the width, or there are 2^31 tokens or more.
-void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens, TokenWidth width);
+/// Writes a token file that `TokenCorpus::token_file` reads, atomically. Throws OutputFileError if it cannot
+/// be written, or if a token is negative or too large for the width, or there are 2^31 tokens or more.
+void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
+                      TokenWidth width);
 
 }  // namespace encore::model

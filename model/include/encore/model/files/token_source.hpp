@@ -13,8 +13,8 @@ enum class TokenOrder {
   sequential  ///< one sequence after another, from the beginning again after the last whole one
 };
 
-/// Gives out training or evaluation batches. The position is the step: there is no other state, so a run that is
-/// resumed at step n sees what an uninterrupted one would have seen.
+/// Gives out training or evaluation batches. The position is the step: there is no other state, so a run that
+/// is resumed at step n sees what an uninterrupted one would have seen.
 class TokenSource {
  public:
   struct Shape {
@@ -24,13 +24,13 @@ class TokenSource {
     std::int64_t vocab;
   };
 
-  /// Throws InputFileError if the corpus is shorter than one sequence and its last label, or holds a token that is
-  /// not below `vocab`. (A corpus of more than 2^26 tokens is not searched for one: `batch` finds it when it
-  /// comes.)
+  /// Throws InputFileError if the corpus is shorter than one sequence and its last label, or holds a token
+  /// that is not below `vocab`. (A corpus of more than 2^26 tokens is not searched for one: `batch` finds it
+  /// when it comes.)
   TokenSource(TokenCorpus corpus, const Shape& shape, TokenOrder order, std::int64_t seed);
 
-  /// Fills ids and labels [sequences, seq] of a microbatch of a step, both counted from 0. A label is the token
-  /// after its id. With s = (step * microbatches + microbatch) * sequences + row, a row begins at
+  /// Fills ids and labels [sequences, seq] of a microbatch of a step, both counted from 0. A label is the
+  /// token after its id. With s = (step * microbatches + microbatch) * sequences + row, a row begins at
   ///
   ///   random      floor(h(seed, s) * (size - seq) / 2^64), h being the s-th number of SplitMix64
   ///   sequential  (s mod floor((size - 1) / seq)) * seq
