@@ -7,11 +7,11 @@
 
 #include <numeric>
 
-namespace {
-
 using namespace encore;
 using namespace encore::backend;
 using encore::tests::TestArray;
+
+namespace {
 
 struct AddOne {
   double* data;
@@ -54,6 +54,8 @@ void add_one(Stream<Space>& stream, const TestArray<Space, double>& array) {
   launch(stream, "test::add_one", {write(array.data(), array.size())},
          Range{static_cast<std::int64_t>(array.size())}, AddOne{array.data()});
 }
+
+}  // namespace
 
 TEST_CASE_TEMPLATE("a range kernel reaches every index once", Space, ENCORE_TEST_SPACES) {
   Stream<Space> stream;
@@ -211,4 +213,3 @@ TEST_CASE_TEMPLATE("a replay neither synchronises nor copies from or to the host
   CHECK(after.host_copies == before.host_copies);
 }
 
-}  // namespace

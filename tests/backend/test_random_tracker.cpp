@@ -7,11 +7,28 @@
 
 #include "spaces.hpp"
 
-namespace {
-
 using namespace encore;
 using namespace encore::backend;
 using encore::tests::TestArray;
+
+namespace {
+
+struct Draw {
+  const RandomState* state;
+  std::uint32_t segment;
+  float* numbers;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    numbers[i] = random_uniform(*state, segment, static_cast<std::uint64_t>(i));
+  }
+};
+
+std::vector<float> expected(RandomState state, std::uint32_t segment, std::size_t size) {
+  std::vector<float> numbers;
+  for (std::size_t i = 0; i < size; ++i) numbers.push_back(random_uniform(state, segment, i));
+  return numbers;
+}
+
+}  // namespace
 
 TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
   struct Known {
@@ -31,21 +48,6 @@ TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
     const PhiloxCounter result = philox4x32_10(known.counter, known.key);
     for (int i = 0; i < 4; ++i) CHECK(result.word[i] == known.result.word[i]);
   }
-}
-
-struct Draw {
-  const RandomState* state;
-  std::uint32_t segment;
-  float* numbers;
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    numbers[i] = random_uniform(*state, segment, static_cast<std::uint64_t>(i));
-  }
-};
-
-std::vector<float> expected(RandomState state, std::uint32_t segment, std::size_t size) {
-  std::vector<float> numbers;
-  for (std::size_t i = 0; i < size; ++i) numbers.push_back(random_uniform(state, segment, i));
-  return numbers;
 }
 
 TEST_CASE_TEMPLATE("draws are the same on every backend and differ by segment, offset and stream", Space,
@@ -74,7 +76,7 @@ TEST_CASE_TEMPLATE("every replay of a recorded draw gives new numbers, those of 
   RandomTracker<Space> tracker(stream, 7);
   TestArray<Space, float> numbers(stream, std::vector<float>(100, -1.0F));
   RecordedGraph<Space> graph(stream, "draw", [&] {
-    launch(stream, "test::draw", {write(numbers.data(), 100)}, Range{100},
+    launch(stream, "test::draw", {read(tracker.state("default"), 1), write(numbers.data(), 100)}, Range{100},
            Draw{tracker.state("default"), 0, numbers.data()});
     tracker.advance(stream);
   });
@@ -119,4 +121,3 @@ TEST_CASE("uniform numbers lie in [0, 1) with the right mean") {
   CHECK(sum / 100000 == doctest::Approx(0.5).epsilon(0.01));
 }
 
-}  // namespace

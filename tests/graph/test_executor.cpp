@@ -5,11 +5,11 @@
 
 #include "spaces.hpp"
 
-namespace {
-
 using namespace encore;
 using namespace encore::graph;
 using encore::tests::TestArray;
+
+namespace {
 
 struct AddScalar {
   double* data;
@@ -52,6 +52,8 @@ struct Counter {
     return result;
   }
 };
+
+}  // namespace
 
 TEST_CASE_TEMPLATE("eager, layer and full-iteration steps give the same state", Space, ENCORE_TEST_SPACES) {
   std::vector<std::vector<double>> states;
@@ -169,4 +171,3 @@ TEST_CASE("the signature of a program changes with whatever a recording depends 
   CHECK(outline_of("a", {2, 3}, backend::DataType::bfloat16).signature() != reference);
 }
 
-}  // namespace
