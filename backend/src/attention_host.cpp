@@ -1,7 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_host_kernels.hpp"
+#include "attention_shapes.hpp"
+
+#include <encore/backend/launch.hpp>
 
 namespace encore::backend {
+
+namespace impl {
+
+namespace {
+
+template <class T>
+struct ForwardKernel {
+  AttentionForward<T> operands;
+  void operator()(const HostTeam& team) const {
+    HostAttention<T>::forward(operands, team.league_rank(), team.scratch<std::byte>());
+  }
+};
+
+template <class T>
+struct QueryGradientKernel {
+  AttentionBackward<T> operands;
+  void operator()(const HostTeam& team) const {
+    HostAttention<T>::query_gradient(operands, team.league_rank(), team.scratch<std::byte>());
+  }
+};
+
+template <class T>
+struct KeyGradientKernel {
+  AttentionBackward<T> operands;
+  void operator()(const HostTeam& team) const {
+    HostAttention<T>::key_gradient(operands, team.league_rank(), team.scratch<std::byte>());
+  }
+};
+
+}  // namespace
+
+}  // namespace impl
 
 template <class Space>
 struct Attention<Space>::Implementation {};
@@ -39,7 +74,6 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
                                HeadsOperand<T> output, Accumulator<T>* log_sum_exp) {
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
-  using Kernel = impl::HostAttentionForward<T>;
   const std::int64_t rows = shape.batch * shape.heads;
   const std::int64_t blocks = (shape.tokens + impl::host_queries - 1) / impl::host_queries;
   launch(stream, "attention forward",
@@ -48,8 +82,8 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
           write(log_sum_exp, static_cast<std::size_t>(rows * shape.tokens)),
           read(dropout.probability, dropout.probability != nullptr ? 1 : 0),
           read(dropout.state, dropout.state != nullptr ? 1 : 0)},
-         Teams<32>{rows * blocks, Kernel::scratch_bytes(shape.head_dim)},
-         Kernel{{shape, dropout, query, key, value, output, log_sum_exp}});
+         Teams<32>{rows * blocks, impl::HostAttention<T>::forward_scratch_bytes(shape.head_dim)},
+         impl::ForwardKernel<T>{{shape, dropout, query, key, value, output, log_sum_exp}});
 }
 
 template <class Space>
@@ -75,23 +109,23 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
   const Access reads_probability = read(dropout.probability, dropout.probability != nullptr ? 1 : 0);
   const Access reads_state = read(dropout.state, dropout.state != nullptr ? 1 : 0);
 
-  using QueryKernel = impl::HostAttentionQueryGradient<T>;
   const std::int64_t query_blocks = (shape.tokens + impl::host_queries - 1) / impl::host_queries;
   launch(stream, "attention backward: queries",
          {reads_query, reads_key, reads_value, reads_output_gradient, reads_log_sum_exp, reads_probability, reads_state,
           impl::heads_access(output, shape, shape.heads, false), write(row_dots, rows),
           impl::heads_access(query_gradient, shape, shape.heads, true)},
-         Teams<32>{shape.batch * shape.heads * query_blocks, QueryKernel::scratch_bytes(shape.head_dim)},
-         QueryKernel{operands});
+         Teams<32>{shape.batch * shape.heads * query_blocks,
+                   impl::HostAttention<T>::query_gradient_scratch_bytes(shape.head_dim)},
+         impl::QueryGradientKernel<T>{operands});
 
-  using KeyKernel = impl::HostAttentionKeyGradient<T>;
   const std::int64_t key_blocks = (shape.tokens + impl::host_keys - 1) / impl::host_keys;
   launch(stream, "attention backward: keys and values",
          {reads_query, reads_key, reads_value, reads_output_gradient, reads_log_sum_exp, reads_probability, reads_state,
           read(static_cast<const A*>(row_dots), rows), impl::heads_access(key_gradient, shape, shape.kv_heads, true),
           impl::heads_access(value_gradient, shape, shape.kv_heads, true)},
-         Teams<32>{shape.batch * shape.kv_heads * key_blocks, KeyKernel::scratch_bytes(shape.head_dim)},
-         KeyKernel{operands});
+         Teams<32>{shape.batch * shape.kv_heads * key_blocks,
+                   impl::HostAttention<T>::key_gradient_scratch_bytes(shape.head_dim)},
+         impl::KeyGradientKernel<T>{operands});
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T)                                                                               \

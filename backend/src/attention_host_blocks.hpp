@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attention_shapes.hpp"
+#include "attention_operands.hpp"
 #include "micro_kernel.hpp"
 
 #include <bit>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "blas_plan_cuda.hpp"
 #include "blas_shapes.hpp"
+#include "load_by_capture_cuda.hpp"
 
 #include <encore/backend/event.hpp>
 #include <encore/backend/launch.hpp>
@@ -44,24 +45,6 @@ struct AddOnly {
     result.data[i * result.stride + j] = Result(value);
   }
 };
-
-/// Has the driver load the kernel that a plan launches, without running it: the launch is captured into a graph
-/// that is thrown away. Relaxed, since loading may allocate.
-template <class Launch>
-void load_by_capture(cudaStream_t stream, const Launch& run) {
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "loading a matrix product");
-  cudaGraph_t graph = nullptr;
-  try {
-    run();
-  } catch (...) {
-    (void)cudaStreamEndCapture(stream, &graph);
-    if (graph != nullptr) (void)cudaGraphDestroy(graph);
-    (void)cudaGetLastError();
-    throw;
-  }
-  check_cuda(cudaStreamEndCapture(stream, &graph), "loading a matrix product");
-  (void)cudaGraphDestroy(graph);
-}
 
 }  // namespace
 
@@ -185,7 +168,7 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
   impl::MatmulPlan& plan = implementation_->plan_for(stream, key, call);
   const auto run = [&] { implementation_->run(stream, plan, call); };
   if (stream.mode() == StreamMode::prime && !plan.loaded)
-    impl::load_by_capture(stream.execution_space().cuda_stream(), run);
+    impl::load_by_capture(stream.execution_space().cuda_stream(), label, run);
   plan.loaded = true;
   launch_native(stream, label, {}, run);
   if (bias != nullptr && !fused_bias)

@@ -6,6 +6,7 @@
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
 
+#include <algorithm>
 #include <string>
 
 namespace encore::backend {
@@ -39,8 +40,8 @@ Tiling tiling_of(std::int64_t m, std::int64_t n) {
   }
   const std::int64_t down = count(m, rows);
   const std::int64_t across = count(n, columns);
-  rows = round_up(count(m, down), 8);
-  columns = round_up(count(n, across), 32);
+  rows = count(count(m, down), 8) * 8;
+  columns = count(count(n, across), 32) * 32;
   return {rows, columns, count(n, columns), count(m, rows)};
 }
 
@@ -108,14 +109,14 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
                                              static_cast<A>(options.alpha),
                                              static_cast<A>(options.beta)};
   const impl::Tiling tiling = impl::tiling_of(m, n);
-  const impl::PortableScratch<T> scratch(tiling.rows, tiling.columns, product.k);
   const Access addend_access =
       adds ? impl::matrix_access(MatrixOperand<const Result>{options.addend, m, n, addend_stride}, false) : Access{};
   const Access bias_access = bias != nullptr ? read(bias, static_cast<std::size_t>(n)) : Access{};
   launch(stream, label,
          {impl::matrix_access(first, false), impl::matrix_access(second, false), addend_access, bias_access,
           impl::matrix_access(result, true)},
-         Teams<32>{tiling.across * tiling.down, scratch.bytes()},
+         Teams<32>{tiling.across * tiling.down,
+                   impl::portable_scratch_bytes<T>(tiling.rows, tiling.columns, product.k)},
          impl::HostProductKernel<T, Result>{product, tiling, implementation_->engine});
 }
 

@@ -3,6 +3,7 @@
 
 #include <cblas.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string_view>
@@ -97,7 +98,7 @@ bool computes_right(T tolerance) {
 
 bool openblas_usable() {
   openblas_set_num_threads(1);
-  return openblas_vector_bytes() >= vector_bytes && computes_right<float>(1e-6F) && computes_right<double>(1e-14);
+  return openblas_vector_bytes() >= portable_vector_bytes() && computes_right<float>(1e-6F) && computes_right<double>(1e-14);
 }
 
 std::string openblas_description() {

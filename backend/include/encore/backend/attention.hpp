@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <encore/backend/philox.hpp>
+#include <encore/backend/attention_shape.hpp>
 #include <encore/backend/stream.hpp>
 
 #include <cstdint>
@@ -9,39 +9,14 @@
 
 namespace encore::backend {
 
-/// One of queries, keys, values, ...: element (b, t, h, d) is
-/// data[b * batch_stride + t * token_stride + h * head_stride + d].
-template <class T>
-struct HeadsOperand {
-  T* data;
-  std::int64_t batch_stride;
-  std::int64_t token_stride;
-  std::int64_t head_stride;
-};
-
-struct AttentionShape {
-  std::int64_t batch;
-  std::int64_t tokens;   ///< per sequence; queries and keys alike
-  std::int64_t heads;    ///< of the queries
-  std::int64_t kv_heads; ///< divides heads; query head h reads key head h / (heads / kv_heads)
-  std::int64_t head_dim; ///< at most 256
-  float scale;           ///< usually 1 / sqrt(head_dim)
-};
-
-/// Dropout on the attention probabilities. Element (b, h, query, key) of the segment's draws belongs to the
-/// probability at ((b * heads + h) * tokens + query) * tokens + key.
-struct AttentionDropout {
-  const double* probability = nullptr;  ///< in the space's memory; null: no dropout
-  const RandomState* state = nullptr;   ///< in the space's memory
-  std::uint32_t segment = 0;
-};
-
 enum class AttentionEngine { portable, cudnn };
 
 /// Causal attention with grouped queries, softmax(scale * Q K^T + causal mask) V, forward and backward.
 /// portable: a tiled kernel with online softmax (Dao et al., "FlashAttention", 2022, algorithms 1 and 4; and
 /// "FlashAttention-2", 2023) on every backend and type. cudnn: fused attention of cuDNN, bfloat16 on CUDA
-/// without dropout, head_dim a multiple of 8 up to 128; deterministic backward.
+/// without dropout, head_dim a multiple of 8 up to 128; deterministic backward. Both save the natural logarithm
+/// of sum over keys of exp(scale * q k), so one engine's forward serves the other's backward.
+/// Plans of cuDNN are made when a shape is first asked about or primed (seconds), and kept.
 template <class Space>
 class Attention {
  public:
@@ -50,24 +25,29 @@ class Attention {
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
 
-  /// The engine that forward and backward will use for these.
+  /// The engine that forward and backward will use for these, given operands whose addresses and strides are
+  /// multiples of 16 bytes (others go to the portable engine). May be called before any operand exists.
   template <class T>
   AttentionEngine engine(const AttentionShape& shape, const AttentionDropout& dropout) const;
 
   /// Uses only this engine from now on, for comparing them. Throws DeviceError when it is not available.
   void force(AttentionEngine engine);
 
-  /// Scratch bytes that `backward` needs for this shape, with either engine; forward needs none.
+  /// Scratch bytes that `backward` needs for this shape; forward needs none from the caller. On Hopper cuDNN's
+  /// deterministic backward keeps the scores' gradients: 2 * batch * heads * tokens^2 bytes.
   template <class T>
   std::size_t workspace_bytes(const AttentionShape& shape, const AttentionDropout& dropout) const;
 
-  /// output (b, t, h, d); log_sum_exp [batch, heads, tokens] float (double for double) is saved for backward.
+  /// Sets output (b, t, h, d) and log_sum_exp [batch, heads, tokens] float (double for double), which backward
+  /// reads. May be captured after a prime. Throws InternalError for an impossible shape, DeviceError when cuDNN
+  /// fails.
   template <class T>
   void forward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
                HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
                HeadsOperand<T> output, Accumulator<T>* log_sum_exp);
 
-  /// Gradients of the three inputs are set, not added to. Deterministic. `workspace` as told above.
+  /// Gradients of the three inputs are set, not added to. Deterministic: no atomics. `workspace` as told above.
+  /// May be captured and throws as forward does.
   template <class T>
   void backward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
                 HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <encore/backend/space.hpp>
+#include <encore/backend/bfloat16.hpp>
 
 #include <cstdint>
 
@@ -16,7 +16,7 @@ struct PhiloxKey {
 
 /// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 /// Equal on every backend; agrees with the known answers of Random123.
-KOKKOS_INLINE_FUNCTION PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
+ENCORE_HOST_DEVICE inline PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
   constexpr std::uint32_t multiplier0 = 0xD2511F53U;
   constexpr std::uint32_t multiplier1 = 0xCD9E8D57U;
   constexpr std::uint32_t weyl0 = 0x9E3779B9U;
@@ -42,7 +42,7 @@ struct RandomState {
 
 /// Four random words for elements [4 * quad, 4 * quad + 4) of what segment `segment` draws at the state's
 /// offset. The same on every backend, launch shape and capture policy.
-KOKKOS_INLINE_FUNCTION PhiloxCounter random_words(const RandomState& state, std::uint32_t segment,
+ENCORE_HOST_DEVICE inline PhiloxCounter random_words(const RandomState& state, std::uint32_t segment,
                                                   std::uint64_t quad) {
   return philox4x32_10({{static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), segment,
                          static_cast<std::uint32_t>(state.offset)}},
@@ -52,12 +52,12 @@ KOKKOS_INLINE_FUNCTION PhiloxCounter random_words(const RandomState& state, std:
 }
 
 /// Uniform in [0, 1) with 24 random bits, so that every value is exact in float.
-KOKKOS_INLINE_FUNCTION float uniform_of(std::uint32_t word) {
+ENCORE_HOST_DEVICE inline float uniform_of(std::uint32_t word) {
   return static_cast<float>(word >> 8) * (1.0F / 16777216.0F);
 }
 
 /// Uniform in [0, 1) for one element; prefer random_words where four neighbours are needed.
-KOKKOS_INLINE_FUNCTION float random_uniform(const RandomState& state, std::uint32_t segment,
+ENCORE_HOST_DEVICE inline float random_uniform(const RandomState& state, std::uint32_t segment,
                                             std::uint64_t element) {
   return uniform_of(random_words(state, segment, element / 4).word[element % 4]);
 }

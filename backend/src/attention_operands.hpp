@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/attention_shape.hpp>
+#include <encore/backend/data_type.hpp>
+
+#include <cstdint>
+
+namespace encore::backend::impl {
+
+/// Operands of the forward kernels.
+template <class T>
+struct AttentionForward {
+  AttentionShape shape;
+  AttentionDropout dropout;
+  HeadsOperand<const T> query, key, value;
+  HeadsOperand<T> output;
+  Accumulator<T>* log_sum_exp;
+};
+
+/// Operands of the backward kernels. row_dots [batch, heads, tokens]: the sum over d of output * its gradient.
+template <class T>
+struct AttentionBackward {
+  AttentionShape shape;
+  AttentionDropout dropout;
+  HeadsOperand<const T> query, key, value, output, output_gradient;
+  HeadsOperand<T> query_gradient, key_gradient, value_gradient;
+  const Accumulator<T>* log_sum_exp;
+  Accumulator<T>* row_dots;
+};
+
+/// What one team computes: a block of queries, or of keys, of one head.
+struct AttentionItem {
+  std::int64_t batch, head, block;
+};
+
+/// Item `rank` of batch * heads * blocks. Causal blocks cost more the later (queries) or earlier (keys) they
+/// are, so they are dealt from both ends in turn: contiguous shares then cost alike.
+ENCORE_HOST_DEVICE inline AttentionItem attention_item(std::int64_t rank, std::int64_t heads, std::int64_t blocks) {
+  const std::int64_t turn = rank % blocks;
+  const std::int64_t row = rank / blocks;
+  return {row / heads, row % heads, turn % 2 == 0 ? blocks - 1 - turn / 2 : turn / 2};
+}
+
+template <class T>
+ENCORE_HOST_DEVICE inline T* head_of(const HeadsOperand<T>& operand, std::int64_t batch, std::int64_t head,
+                                  std::int64_t token) {
+  return operand.data + batch * operand.batch_stride + token * operand.token_stride + head * operand.head_stride;
+}
+
+}  // namespace encore::backend::impl

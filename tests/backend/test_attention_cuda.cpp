@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_problem.hpp"
+
+#include <encore/backend/error.hpp>
+#include <encore/backend/recorded_graph.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace encore::tests;
+
+namespace {
+
+using Cuda = Kokkos::Cuda;
+
+float scale_of(std::int64_t head_dim) { return 1.0F / std::sqrt(static_cast<float>(head_dim)); }
+
+struct Case {
+  AttentionShape shape;
+  HeadsLayout layout = HeadsLayout::packed;
+  double dropout = 0;
+};
+
+std::vector<Case> cases() {
+  return {
+      {{1, 1, 1, 1, 8, scale_of(8)}},
+      {{2, 1, 3, 3, 16, scale_of(16)}, HeadsLayout::apart},
+      {{2, 65, 2, 2, 8, scale_of(8)}, HeadsLayout::by_head},
+      {{1, 64, 2, 1, 40, scale_of(40)}},
+      {{2, 130, 4, 2, 16, 0.7F}},
+      {{1, 37, 6, 2, 64, scale_of(64)}, HeadsLayout::packed, 0.3},
+      {{1, 200, 2, 2, 33, scale_of(33)}, HeadsLayout::by_head, 0.1},
+      {{1, 70, 2, 1, 128, scale_of(128)}, HeadsLayout::apart},
+      {{1, 300, 4, 1, 128, scale_of(128)}, HeadsLayout::packed, 0.2},
+      {{1, 90, 1, 1, 256, scale_of(256)}},
+      {{2, 100, 2, 1, 200, scale_of(200)}, HeadsLayout::packed, 0.25},
+      {{1, 129, 3, 1, 1, 1.0F}, HeadsLayout::packed, 0.5},
+  };
+}
+
+DropoutReference dropout_of(const Case& c) { return {c.dropout, {0x1234567890abcdefULL, 7}, 42}; }
+
+template <class T>
+AttentionResults run(const Case& c, Stream<Cuda>& stream, Attention<Cuda>& attention) {
+  AttentionBuffers<Cuda, T> buffers(stream, AttentionProblem<T>(c.shape, c.layout));
+  const AttentionDropout dropout = c.dropout == 0 ? AttentionDropout{} : buffers.dropout(dropout_of(c));
+  buffers.forward(attention, dropout);
+  buffers.backward(attention, dropout);
+  return buffers.results();
+}
+
+template <class T>
+void check(const Case& c, const AttentionResults& results, double forward_tolerance, double backward_tolerance) {
+  CAPTURE(c.shape.tokens);
+  CAPTURE(c.shape.head_dim);
+  const AttentionResults expected =
+      reference_attention(AttentionProblem<T>(c.shape, c.layout), c.dropout == 0 ? DropoutReference{} : dropout_of(c));
+  CHECK(relative_error(results.output, expected.output) <= forward_tolerance);
+  CHECK(relative_error(results.log_sum_exp, expected.log_sum_exp) <= forward_tolerance);
+  CHECK(relative_error(results.value_gradient, expected.value_gradient) <= backward_tolerance);
+  CHECK(relative_error(results.query_gradient, expected.query_gradient) <= backward_tolerance);
+  CHECK(relative_error(results.key_gradient, expected.key_gradient) <= backward_tolerance);
+}
+
+std::vector<Case> cases_of_cudnn() {
+  return {
+      {{2, 128, 4, 4, 64, scale_of(64)}, HeadsLayout::packed},
+      {{2, 200, 4, 2, 64, scale_of(64)}, HeadsLayout::apart},
+      {{1, 333, 6, 2, 128, 0.05F}, HeadsLayout::packed},
+      {{3, 64, 2, 2, 32, scale_of(32)}, HeadsLayout::by_head},
+      {{1, 512, 8, 1, 80, scale_of(80)}, HeadsLayout::packed},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("portable attention on CUDA and its gradients agree with the definition") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  attention.force(AttentionEngine::portable);
+  for (const Case& c : cases()) {
+    check<float>(c, run<float>(c, stream, attention), 3e-6, 2e-5);
+    check<bfloat16>(c, run<bfloat16>(c, stream, attention), 1e-2, 3e-2);
+  }
+}
+
+TEST_CASE("portable attention on CUDA has the same bits every time and when replayed") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  attention.force(AttentionEngine::portable);
+  const Case c{{2, 300, 4, 2, 64, scale_of(64)}, HeadsLayout::packed, 0.2};
+  const AttentionResults eager = run<float>(c, stream, attention);
+  CHECK(same_bits(run<float>(c, stream, attention), eager));
+  AttentionBuffers<Cuda, float> buffers(stream, AttentionProblem<float>(c.shape, c.layout));
+  const AttentionDropout dropout = buffers.dropout(dropout_of(c));
+  RecordedGraph<Cuda> graph(stream, "attention", [&] {
+    buffers.forward(attention, dropout);
+    buffers.backward(attention, dropout);
+  });
+  CHECK(std::isnan(buffers.results().output[0]));
+  graph.replay();
+  CHECK(same_bits(buffers.results(), eager));
+}
+
+TEST_CASE("float, dropout, odd and large heads take the portable engine") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  const double probability = 0.1;
+  const AttentionDropout dropout{&probability, nullptr, 0};
+  CHECK(attention.engine<float>({1, 128, 2, 2, 64, 1.0F}, {}) == AttentionEngine::portable);
+  CHECK(attention.engine<bfloat16>({1, 128, 2, 2, 64, 1.0F}, dropout) == AttentionEngine::portable);
+  CHECK(attention.engine<bfloat16>({1, 128, 2, 2, 60, 1.0F}, {}) == AttentionEngine::portable);
+  CHECK(attention.engine<bfloat16>({1, 128, 2, 2, 256, 1.0F}, {}) == AttentionEngine::portable);
+}
+
+// Whether this build has cuDNN is a matter of configuration; where it has, bfloat16 on a GPU of compute capability 8
+// or newer must use it.
+TEST_CASE("cuDNN attention and its gradients agree with the definition and with the portable engine") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  try {
+    attention.force(AttentionEngine::cudnn);
+  } catch (const encore::DeviceError& error) {
+    MESSAGE("skipped: ", error.what());
+    return;
+  }
+  Attention<Cuda> portable(stream);
+  portable.force(AttentionEngine::portable);
+  for (const Case& c : cases_of_cudnn()) {
+    CHECK(attention.engine<bfloat16>(c.shape, {}) == AttentionEngine::cudnn);
+    const AttentionResults results = run<bfloat16>(c, stream, attention);
+    check<bfloat16>(c, results, 1e-2, 3e-2);
+    const AttentionResults others = run<bfloat16>(c, stream, portable);
+    // Natural logarithms both, so that either engine's forward serves the other's backward.
+    CHECK(relative_error(results.log_sum_exp, others.log_sum_exp) <= 1e-4);
+    CHECK(relative_error(results.output, others.output) <= 1e-2);
+    CHECK(relative_error(results.query_gradient, others.query_gradient) <= 3e-2);
+    CHECK(relative_error(results.key_gradient, others.key_gradient) <= 3e-2);
+    CHECK(relative_error(results.value_gradient, others.value_gradient) <= 3e-2);
+  }
+}
+
+TEST_CASE("cuDNN attention has the same bits every time and when replayed") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  const Case c{{2, 1024, 8, 2, 64, scale_of(64)}, HeadsLayout::packed};
+  if (attention.engine<bfloat16>(c.shape, {}) != AttentionEngine::cudnn) {
+    MESSAGE("skipped: this build or device has no cuDNN attention");
+    return;
+  }
+  AttentionBuffers<Cuda, bfloat16> buffers(stream, AttentionProblem<bfloat16>(c.shape, c.layout));
+  // First met while recording: what cuDNN needs is set up while priming.
+  RecordedGraph<Cuda> graph(stream, "attention", [&] {
+    buffers.forward(attention);
+    buffers.backward(attention);
+  });
+  CHECK(std::isnan(buffers.results().output[0]));
+  graph.replay();
+  const AttentionResults first = buffers.results();
+  for (int i = 0; i < 10; ++i) {
+    buffers.upload();
+    graph.replay();
+    CHECK(same_bits(buffers.results(), first));
+  }
+  CHECK(same_bits(run<bfloat16>(c, stream, attention), first));
+}
+
+TEST_CASE("operands that cuDNN cannot address go to the portable engine, and are refused when it is forced") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  // 36 is no multiple of 8, so that the second head's addresses are no multiples of 16 bytes.
+  const Case c{{1, 50, 2, 2, 36, scale_of(36)}, HeadsLayout::packed};
+  check<bfloat16>(c, run<bfloat16>(c, stream, attention), 1e-2, 3e-2);
+  try {
+    attention.force(AttentionEngine::cudnn);
+  } catch (const encore::DeviceError&) {
+    return;
+  }
+  CHECK_THROWS_AS((run<bfloat16>(c, stream, attention)), encore::DeviceError);
+}
