@@ -72,7 +72,7 @@ TEST_CASE_TEMPLATE("draws are the same on every backend and differ by segment, o
 
 TEST_CASE_TEMPLATE("every replay of a recorded draw gives new numbers, those of as many eager steps", Space,
                    ENCORE_TEST_SPACES) {
-  TestArray<Space, float> numbers(stream, std::vector<float>(100, -1.0F));
+  Stream<Space> stream;
   RandomTracker<Space> tracker(stream, 7);
   TestArray<Space, float> numbers(stream, std::vector<float>(100, -1.0F));
   RecordedGraph<Space> graph(stream, "draw", [&] {
