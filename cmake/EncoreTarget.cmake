@@ -83,6 +83,7 @@ function(encore_library name)
   target_link_libraries(${target} PUBLIC ${arg_LINK})
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${name}
+    DEFINE_SYMBOL ""
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     INSTALL_RPATH "$ORIGIN")
