@@ -97,6 +97,18 @@ headers_of_wheel() { # project version folder-inside name-in-cache sha256
   rm -rf "$work"
 }
 
+# A module for the system's Python, in a folder of its own in the cache: $cache/python.
+python_module() { # project version sha256 (of a wheel for Python 3.10 and newer)
+  local project=$1 version=$2 sha256=$3 wheel work
+  [[ -f $cache/python/.complete ]] && return 0
+  wheel=$(pypi_file "$project" "$version" "$sha256" --only-binary=:all: --implementation cp --python-version 3.11 \
+    --platform manylinux_2_17_x86_64)
+  work=$(mktemp -d "$cache/.python.XXXXXX")
+  unzip -q "$wheel" -d "$work/out"
+  install_folder "$work/out" python
+  rm -rf "$work"
+}
+
 install_folder() { # from name-in-cache
   chmod 755 "$1"
   touch "$1/.complete"
