@@ -115,23 +115,28 @@ void gelu_forward(Stream<Space>& stream, Gelu kind, Matrix<const T, Space> input
   const auto launch = [&](auto operation) {
     impl::launch_map(stream, "gelu/forward", operation, rows * columns, output.data(), input.data());
   };
-  if (kind == Gelu::tanh) launch(GeluForward<Gelu::tanh>{});
-  else launch(GeluForward<Gelu::exact>{});
+  if (kind == Gelu::tanh)
+    launch(GeluForward<Gelu::tanh>{});
+  else
+    launch(GeluForward<Gelu::exact>{});
 }
 
 template <class Space, class T>
 void gelu_backward(Stream<Space>& stream, Gelu kind, Matrix<const T, Space> input,
                    Matrix<const T, Space> output_gradient, Matrix<T, Space> input_gradient) {
   const std::int64_t rows = impl::rows_of(input), columns = impl::columns_of(input);
-  impl::require_shape(impl::is_matrix(input, rows, columns) && impl::is_matrix(output_gradient, rows, columns) &&
+  impl::require_shape(impl::is_matrix(input, rows, columns) &&
+                          impl::is_matrix(output_gradient, rows, columns) &&
                           impl::is_matrix(input_gradient, rows, columns),
                       "gelu_backward: input and gradients must have the same shape");
   const auto launch = [&](auto operation) {
     impl::launch_map(stream, "gelu/backward", operation, rows * columns, input_gradient.data(), input.data(),
                      output_gradient.data());
   };
-  if (kind == Gelu::tanh) launch(GeluBackward<Gelu::tanh>{});
-  else launch(GeluBackward<Gelu::exact>{});
+  if (kind == Gelu::tanh)
+    launch(GeluBackward<Gelu::tanh>{});
+  else
+    launch(GeluBackward<Gelu::exact>{});
 }
 
 template <class Space, class T>
@@ -143,36 +148,39 @@ void swiglu_forward(Stream<Space>& stream, Matrix<const T, Space> gate_up, Matri
       ffn,
       [&](auto width) {
         launch(stream, "swiglu/forward", {backend::read(gate_up), backend::write(output)},
-               backend::Teams<row_threads>{tokens}, SwigluForward<width, T>{gate_up.data(), output.data(), ffn});
+               backend::Teams<row_threads>{tokens},
+               SwigluForward<width, T>{gate_up.data(), output.data(), ffn});
       },
       gate_up.data(), output.data());
 }
 
 template <class Space, class T>
-void swiglu_backward(Stream<Space>& stream, Matrix<const T, Space> gate_up, Matrix<const T, Space> output_gradient,
-                     Matrix<T, Space> gate_up_gradient) {
+void swiglu_backward(Stream<Space>& stream, Matrix<const T, Space> gate_up,
+                     Matrix<const T, Space> output_gradient, Matrix<T, Space> gate_up_gradient) {
   const std::int64_t tokens = impl::rows_of(output_gradient), ffn = impl::columns_of(output_gradient);
-  impl::require_shape(
-      impl::is_matrix(output_gradient, tokens, ffn) && impl::is_matrix(gate_up, tokens, 2 * ffn) &&
-          impl::is_matrix(gate_up_gradient, tokens, 2 * ffn),
-      "swiglu_backward: gate_up and its gradient must be [tokens, 2 ffn] where output_gradient is [tokens, ffn]");
+  impl::require_shape(impl::is_matrix(output_gradient, tokens, ffn) &&
+                          impl::is_matrix(gate_up, tokens, 2 * ffn) &&
+                          impl::is_matrix(gate_up_gradient, tokens, 2 * ffn),
+                      "swiglu_backward: gate_up and its gradient must be [tokens, 2 ffn] where "
+                      "output_gradient is [tokens, ffn]");
   impl::with_packet_width<Space>(
       ffn,
       [&](auto width) {
-        launch(stream, "swiglu/backward",
-               {backend::read(gate_up), backend::read(output_gradient), backend::write(gate_up_gradient)},
-               backend::Teams<row_threads>{tokens},
-               SwigluBackward<width, T>{gate_up.data(), output_gradient.data(), gate_up_gradient.data(), ffn});
+        launch(
+            stream, "swiglu/backward",
+            {backend::read(gate_up), backend::read(output_gradient), backend::write(gate_up_gradient)},
+            backend::Teams<row_threads>{tokens},
+            SwigluBackward<width, T>{gate_up.data(), output_gradient.data(), gate_up_gradient.data(), ffn});
       },
       gate_up.data(), output_gradient.data(), gate_up_gradient.data());
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                          \
-  template void gelu_forward<SPACE, T>(Stream<SPACE>&, Gelu, Matrix<const T, SPACE>, Matrix<T, SPACE>);       \
-  template void gelu_backward<SPACE, T>(Stream<SPACE>&, Gelu, Matrix<const T, SPACE>, Matrix<const T, SPACE>, \
-                                        Matrix<T, SPACE>);                                                    \
-  template void swiglu_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<T, SPACE>);           \
-  template void swiglu_backward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<const T, SPACE>,     \
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
+  template void gelu_forward<SPACE, T>(Stream<SPACE>&, Gelu, Matrix<const T, SPACE>, Matrix<T, SPACE>);   \
+  template void gelu_backward<SPACE, T>(Stream<SPACE>&, Gelu, Matrix<const T, SPACE>,                     \
+                                        Matrix<const T, SPACE>, Matrix<T, SPACE>);                        \
+  template void swiglu_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<T, SPACE>);       \
+  template void swiglu_backward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<const T, SPACE>, \
                                           Matrix<T, SPACE>);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE

@@ -26,8 +26,10 @@ struct ShareSum {
     const std::int64_t share = team.league_rank() / strips;
     const std::int64_t begin = tokens * share / shares, end = tokens * (share + 1) / shares;
     A* sums = partials + share * columns;
-    if constexpr (impl::is_host_team<Team>) sum_on_host(begin, end, sums);
-    else sum_on_device(team, team.league_rank() - share * strips, begin, end, sums);
+    if constexpr (impl::is_host_team<Team>)
+      sum_on_host(begin, end, sums);
+    else
+      sum_on_device(team, team.league_rank() - share * strips, begin, end, sums);
   }
 
  private:
@@ -41,8 +43,8 @@ struct ShareSum {
   }
 
   template <class Team>
-  KOKKOS_FUNCTION void sum_on_device(const Team& team, std::int64_t strip, std::int64_t begin, std::int64_t end,
-                                     A* sums) const {
+  KOKKOS_FUNCTION void sum_on_device(const Team& team, std::int64_t strip, std::int64_t begin,
+                                     std::int64_t end, A* sums) const {
     constexpr int unroll = 4;
     constexpr int lanes = threads / strip_threads;
     const int x = team.rank() % strip_threads, y = team.rank() / strip_threads;
@@ -81,12 +83,13 @@ std::int64_t bias_workspace_rows(std::int64_t tokens) {
 }
 
 template <class Space, class T, class G>
-void bias_backward(Stream<Space>& stream, Matrix<const T, Space> output_gradient, Vector<G, Space> bias_gradient,
-                   Matrix<Accumulator<T>, Space> workspace, bool accumulate) {
+void bias_backward(Stream<Space>& stream, Matrix<const T, Space> output_gradient,
+                   Vector<G, Space> bias_gradient, Matrix<Accumulator<T>, Space> workspace, bool accumulate) {
   const std::int64_t tokens = impl::rows_of(output_gradient), columns = impl::columns_of(output_gradient);
   const std::int64_t shares = bias_workspace_rows(tokens);
-  impl::require_shape(impl::is_matrix(output_gradient, tokens, columns) && impl::is_vector(bias_gradient, columns),
-                      "bias_backward: bias_gradient must have the columns of output_gradient");
+  impl::require_shape(
+      impl::is_matrix(output_gradient, tokens, columns) && impl::is_vector(bias_gradient, columns),
+      "bias_backward: bias_gradient must have the columns of output_gradient");
   impl::require_shape(impl::has_rows(workspace, shares, columns),
                       "bias_backward: the workspace must be [bias_workspace_rows(tokens), columns]");
   impl::with_width<Space, backend::packet_width<T>>(
@@ -107,7 +110,7 @@ void bias_backward(Stream<Space>& stream, Matrix<const T, Space> output_gradient
                                              {workspace.data(), bias_gradient.data()});
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                             \
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                              \
   template void bias_backward<SPACE, T, G>(Stream<SPACE>&, Matrix<const T, SPACE>, Vector<G, SPACE>, \
                                            Matrix<Accumulator<T>, SPACE>, bool);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)

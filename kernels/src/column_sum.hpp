@@ -14,7 +14,8 @@ struct ColumnSum {
   };
 
   static constexpr int threads = 256;
-  /// A team covers 8 columns (one 32-byte sector of float) with 32 threads each; a host thread one vector loop.
+  /// A team covers 8 columns (one 32-byte sector of float) with 32 threads each; a host thread one vector
+  /// loop.
   static constexpr int device_columns = 8;
   static constexpr int host_columns = 64;
 
@@ -26,8 +27,10 @@ struct ColumnSum {
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     const std::int64_t which = team.league_rank() / strips;
     const std::int64_t strip = team.league_rank() - which * strips;
-    if constexpr (is_host_team<Team>) sum_on_host(sums[which], strip * host_columns);
-    else sum_on_device(team, sums[which], strip * device_columns);
+    if constexpr (is_host_team<Team>)
+      sum_on_host(sums[which], strip * host_columns);
+    else
+      sum_on_device(team, sums[which], strip * device_columns);
   }
 
  private:
@@ -74,20 +77,23 @@ struct ColumnSum {
   }
 };
 
-/// Queues the sums over the rows of one or two [rows, columns] arrays of partial sums; the second may be empty.
+/// Queues the sums over the rows of one or two [rows, columns] arrays of partial sums; the second may be
+/// empty.
 template <class Space, class A, class G>
-void column_sum(Stream<Space>& stream, const char* label, std::int64_t rows, std::int64_t columns, bool accumulate,
-                typename ColumnSum<A, G>::Sum first, typename ColumnSum<A, G>::Sum second = {}) {
+void column_sum(Stream<Space>& stream, const char* label, std::int64_t rows, std::int64_t columns,
+                bool accumulate, typename ColumnSum<A, G>::Sum first,
+                typename ColumnSum<A, G>::Sum second = {}) {
   using Functor = ColumnSum<A, G>;
   constexpr int width = backend::is_host_space<Space> ? Functor::host_columns : Functor::device_columns;
   const std::int64_t strips = rounded_up_quotient(columns, width);
   const std::size_t second_columns = second.result == nullptr ? 0 : columns;
-  launch(stream, label,
-         {backend::read(first.partials, rows * columns), backend::read(second.partials, rows * second_columns),
-          backend::write(first.result, columns), backend::write(second.result, second_columns)},
-         backend::Teams<Functor::threads>{second_columns == 0 ? strips : 2 * strips,
-                                          Functor::threads * sizeof(A)},
-         Functor{{first, second}, strips, rows, columns, accumulate});
+  launch(
+      stream, label,
+      {backend::read(first.partials, rows * columns), backend::read(second.partials, rows * second_columns),
+       backend::write(first.result, columns), backend::write(second.result, second_columns)},
+      backend::Teams<Functor::threads>{second_columns == 0 ? strips : 2 * strips,
+                                       Functor::threads * sizeof(A)},
+      Functor{{first, second}, strips, rows, columns, accumulate});
 }
 
 }  // namespace encore::kernels::impl

@@ -55,7 +55,7 @@ struct CrossEntropy {
     const A log_sum = log_sum_of(team, row);
     if (team.rank() == 0) row_loss[team.league_rank()] = log_sum - label_logit;
     if (!write_gradient) return;
-    const A scale = *label_count > 0 ? static_cast<A>(1 / *label_count) : A(0);
+    const A scale = *label_count > 0 ? 1 / static_cast<A>(*label_count) : A(0);
     if constexpr (impl::is_host_team<Team>) {
       const std::int64_t count = vocabulary;
 #pragma GCC ivdep
@@ -90,9 +90,8 @@ struct CrossEntropy {
         running.raise(team.template max_over<A>(count, lowest<A>,
                                                 [=](std::int64_t i) { return static_cast<A>(values[i]); }));
         const A maximum = running.maximum;
-        running.sum += team.template sum_over<A>(count, [=](std::int64_t i) {
-          return impl::exponential(static_cast<A>(values[i]) - maximum);
-        });
+        running.sum += team.template sum_over<A>(
+            count, [=](std::int64_t i) { return impl::exponential(static_cast<A>(values[i]) - maximum); });
       }
       return running.maximum + Kokkos::log(running.sum);
     } else {
@@ -119,8 +118,8 @@ struct CrossEntropy {
         [](T* packet, std::int64_t) { backend::store_packet(packet, 0, backend::Packet<T, width>{}); });
   }
 
-  /// Shares a row out over the team in aligned packets. A row of an odd vocabulary may begin anywhere, so what
-  /// stands before its first and behind its last whole packet goes element by element.
+  /// Shares a row out over the team in aligned packets. A row of an odd vocabulary may begin anywhere, so
+  /// what stands before its first and behind its last whole packet goes element by element.
   template <class Team, class Value, class Element, class Body>
   KOKKOS_FUNCTION void for_each_packet(const Team& team, Value* row, const Element& element,
                                        const Body& packet) const {
@@ -197,29 +196,33 @@ void cross_entropy(Stream<Space>& stream, Matrix<T, Space> logits, Vector<const 
            {access, backend::read(labels), backend::read(label_count, 1), backend::write(row_loss)}, teams,
            Functor{logits.data(), labels.data(), label_count, row_loss.data(), vocabulary, write_gradient});
   };
-  // Few large teams at a time: what they hold then fits in the last-level cache of a GPU between the two reads.
-  if (vocabulary <= 4096) queue(backend::Teams<128>{tokens});
-  else queue(backend::Teams<1024>{tokens});
+  // Few large teams at a time: what they hold then fits in the last-level cache of a GPU between the two
+  // reads.
+  if (vocabulary <= 4096)
+    queue(backend::Teams<128>{tokens});
+  else
+    queue(backend::Teams<1024>{tokens});
 }
 
 template <class Space, class A>
-void reduce_loss(Stream<Space>& stream, Vector<const A, Space> row_loss, const double* label_count, double* loss,
-                 bool accumulate) {
+void reduce_loss(Stream<Space>& stream, Vector<const A, Space> row_loss, const double* label_count,
+                 double* loss, bool accumulate) {
   launch(stream, "cross_entropy/mean",
          {backend::read(row_loss), backend::read(label_count, 1), backend::write(loss, 1)},
          backend::Teams<single_team_threads>{1},
          ReduceLoss<A>{row_loss.data(), impl::rows_of(row_loss), label_count, loss, accumulate});
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                              \
-  template void cross_entropy<SPACE, T>(Stream<SPACE>&, Matrix<T, SPACE>, Vector<const std::int32_t, SPACE>,      \
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                         \
+  template void cross_entropy<SPACE, T>(Stream<SPACE>&, Matrix<T, SPACE>, Vector<const std::int32_t, SPACE>, \
                                         const double*, Vector<Accumulator<T>, SPACE>, bool);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 
-#define ENCORE_INSTANTIATE(SPACE)                                                                        \
-  template void count_labels<SPACE>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>, double*);         \
-  template void reduce_loss<SPACE, float>(Stream<SPACE>&, Vector<const float, SPACE>, const double*, double*, bool);
+#define ENCORE_INSTANTIATE(SPACE)                                                                    \
+  template void count_labels<SPACE>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>, double*);     \
+  template void reduce_loss<SPACE, float>(Stream<SPACE>&, Vector<const float, SPACE>, const double*, \
+                                          double*, bool);
 ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 ENCORE_IF_SERIAL(template void reduce_loss<Kokkos::Serial, double>(Stream<Kokkos::Serial>&,

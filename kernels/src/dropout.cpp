@@ -10,7 +10,9 @@ namespace {
 /// Elements of a work item. A GPU thread takes a packet, but at least the four elements of one Philox call; a
 /// host thread a block, so that the Philox rounds of its quads run side by side in vector registers.
 template <class Space, int Width>
-inline constexpr int elements_of_item = backend::is_host_space<Space> ? 256 : Width < 4 ? 4 : Width;
+inline constexpr int elements_of_item = backend::is_host_space<Space> ? 256
+                                        : Width < 4                   ? 4
+                                                                      : Width;
 
 template <int Elements, int Width, bool Residual, class T>
 struct Dropout {
@@ -34,7 +36,8 @@ struct Dropout {
     draw(begin, words);
     if constexpr (Width > 1) {
       if (whole) {
-        for (int k = 0; k < Elements / Width; ++k) do_packet(begin / Width + k, words + k * Width, threshold, scale);
+        for (int k = 0; k < Elements / Width; ++k)
+          do_packet(begin / Width + k, words + k * Width, threshold, scale);
         return;
       }
     }
@@ -76,9 +79,9 @@ struct Dropout {
 };
 
 template <bool Residual, class Space, class T>
-void launch_dropout(Stream<Space>& stream, const char* label, std::int64_t size, const T* input, const T* residual,
-                    T* output, const double* probability, const backend::RandomState* state,
-                    std::uint32_t segment) {
+void launch_dropout(Stream<Space>& stream, const char* label, std::int64_t size, const T* input,
+                    const T* residual, T* output, const double* probability,
+                    const backend::RandomState* state, std::uint32_t segment) {
   impl::with_packet_width<Space>(
       0,  // The last packet may be partial.
       [&](auto width) {
@@ -87,8 +90,8 @@ void launch_dropout(Stream<Space>& stream, const char* label, std::int64_t size,
                {backend::read(input, size), backend::read(residual, Residual ? size : 0),
                 backend::read(probability, 1), backend::read(state, 1), backend::write(output, size)},
                backend::Range{impl::rounded_up_quotient(size, elements)},
-               Dropout<elements, width, Residual, T>{
-                   input, residual, output, size, probability, state, segment});
+               Dropout<elements, width, Residual, T>{input, residual, output, size, probability, state,
+                                                     segment});
       },
       input, residual, output);
 }
@@ -104,11 +107,11 @@ void dropout_forward(Stream<Space>& stream, Matrix<const T, Space> input, Matrix
                           (impl::is_empty(residual) || impl::is_matrix(residual, rows, columns)),
                       "dropout_forward: input, residual and output must have the same shape");
   if (impl::is_empty(residual)) {
-    launch_dropout<false>(stream, "dropout/forward", rows * columns, input.data(), residual.data(), output.data(),
-                          probability, state, segment);
+    launch_dropout<false>(stream, "dropout/forward", rows * columns, input.data(), residual.data(),
+                          output.data(), probability, state, segment);
   } else {
-    launch_dropout<true>(stream, "dropout/forward", rows * columns, input.data(), residual.data(), output.data(),
-                         probability, state, segment);
+    launch_dropout<true>(stream, "dropout/forward", rows * columns, input.data(), residual.data(),
+                         output.data(), probability, state, segment);
   }
 }
 
@@ -117,18 +120,18 @@ void dropout_backward(Stream<Space>& stream, Matrix<const T, Space> output_gradi
                       Matrix<T, Space> input_gradient, const double* probability,
                       const backend::RandomState* state, std::uint32_t segment) {
   const std::int64_t rows = impl::rows_of(output_gradient), columns = impl::columns_of(output_gradient);
-  impl::require_shape(impl::is_matrix(output_gradient, rows, columns) &&
-                          impl::is_matrix(input_gradient, rows, columns),
-                      "dropout_backward: the two gradients must have the same shape");
+  impl::require_shape(
+      impl::is_matrix(output_gradient, rows, columns) && impl::is_matrix(input_gradient, rows, columns),
+      "dropout_backward: the two gradients must have the same shape");
   launch_dropout<false>(stream, "dropout/backward", rows * columns, output_gradient.data(),
                         static_cast<const T*>(nullptr), input_gradient.data(), probability, state, segment);
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                        \
-  template void dropout_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<const T, SPACE>,   \
-                                          Matrix<T, SPACE>, const double*, const backend::RandomState*,     \
-                                          std::uint32_t);                                                   \
-  template void dropout_backward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<T, SPACE>,        \
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
+  template void dropout_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<const T, SPACE>, \
+                                          Matrix<T, SPACE>, const double*, const backend::RandomState*,   \
+                                          std::uint32_t);                                                 \
+  template void dropout_backward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<T, SPACE>,      \
                                            const double*, const backend::RandomState*, std::uint32_t);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE

@@ -84,14 +84,16 @@ struct PositionBackward {
 }  // namespace
 
 template <class Space, class T>
-void embedding_forward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids, Matrix<const T, Space> table,
-                       Matrix<const T, Space> positions, std::int64_t sequence, Matrix<T, Space> output) {
+void embedding_forward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
+                       Matrix<const T, Space> table, Matrix<const T, Space> positions, std::int64_t sequence,
+                       Matrix<T, Space> output) {
   const std::int64_t tokens = impl::rows_of(ids), hidden = impl::columns_of(table);
-  impl::require_shape(impl::is_vector(ids, tokens) && impl::has_rows(table, 0, hidden) &&
-                          impl::is_matrix(output, tokens, hidden) && sequence > 0 &&
-                          (impl::is_empty(positions) || impl::has_rows(positions, sequence, hidden)),
-                      "embedding_forward: ids must be [tokens], table [vocabulary, hidden], positions [>= sequence, "
-                      "hidden] or empty, and output [tokens, hidden]");
+  impl::require_shape(
+      impl::is_vector(ids, tokens) && impl::has_rows(table, 0, hidden) &&
+          impl::is_matrix(output, tokens, hidden) && sequence > 0 &&
+          (impl::is_empty(positions) || impl::has_rows(positions, sequence, hidden)),
+      "embedding_forward: ids must be [tokens], table [vocabulary, hidden], positions [>= sequence, "
+      "hidden] or empty, and output [tokens, hidden]");
   impl::with_packet_width<Space>(
       hidden,
       [&](auto width) {
@@ -113,7 +115,8 @@ void embedding_forward(Stream<Space>& stream, Vector<const std::int32_t, Space> 
 
 template <class Space, class T, class G>
 void position_embedding_backward(Stream<Space>& stream, Matrix<const T, Space> output_gradient,
-                                 std::int64_t sequence, Matrix<G, Space> positions_gradient, bool accumulate) {
+                                 std::int64_t sequence, Matrix<G, Space> positions_gradient,
+                                 bool accumulate) {
   const std::int64_t tokens = impl::rows_of(output_gradient), hidden = impl::columns_of(output_gradient);
   impl::require_shape(sequence > 0 && impl::is_matrix(output_gradient, tokens, hidden) &&
                           impl::has_rows(positions_gradient, sequence, hidden),
@@ -126,22 +129,22 @@ void position_embedding_backward(Stream<Space>& stream, Matrix<const T, Space> o
         launch(stream, "embedding/backward/positions",
                {backend::read(output_gradient), backend::write(positions_gradient)},
                backend::Teams<row_threads>{rows},
-               PositionBackward<width, T, G>{output_gradient.data(), positions_gradient.data(), tokens, sequence,
-                                             hidden, accumulate});
+               PositionBackward<width, T, G>{output_gradient.data(), positions_gradient.data(), tokens,
+                                             sequence, hidden, accumulate});
       },
       output_gradient.data(), positions_gradient.data());
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                       \
-  template void embedding_forward<SPACE, T>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>,             \
-                                            Matrix<const T, SPACE>, Matrix<const T, SPACE>, std::int64_t,  \
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
+  template void embedding_forward<SPACE, T>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>,            \
+                                            Matrix<const T, SPACE>, Matrix<const T, SPACE>, std::int64_t, \
                                             Matrix<T, SPACE>);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                        \
-  template void position_embedding_backward<SPACE, T, G>(Stream<SPACE>&, Matrix<const T, SPACE>, std::int64_t, \
-                                                         Matrix<G, SPACE>, bool);
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                          \
+  template void position_embedding_backward<SPACE, T, G>(Stream<SPACE>&, Matrix<const T, SPACE>, \
+                                                         std::int64_t, Matrix<G, SPACE>, bool);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -123,7 +123,8 @@ struct SumChunks {
 
   template <class Result>
   KOKKOS_FUNCTION static void put(Result* result, int columns, const A* sum, bool accumulate) {
-    if constexpr (Width > 1) impl::store_sums<Width>(result, sum, accumulate);
+    if constexpr (Width > 1)
+      impl::store_sums<Width>(result, sum, accumulate);
     else
       for (int c = 0; c < columns; ++c) impl::store_sums<1>(result + c, sum + c, accumulate);
   }
@@ -171,7 +172,8 @@ struct JoinRuns {
 #pragma GCC ivdep
       for (int c = 0; c < columns; ++c) sum[c] += row[c];
     }
-    for (int c = 0; c < columns; ++c) impl::store_sums<1>(of.gradient(id, column + c), sum + c, of.accumulate);
+    for (int c = 0; c < columns; ++c)
+      impl::store_sums<1>(of.gradient(id, column + c), sum + c, of.accumulate);
   }
 
   template <class Team>
@@ -210,14 +212,15 @@ std::int64_t embedding_workspace_rows(std::int64_t tokens) { return 2 * chunks_o
 template <class Space, class T, class G>
 void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
                         Vector<const std::int32_t, Space> order, Matrix<const T, Space> output_gradient,
-                        Matrix<G, Space> table_gradient, Matrix<Accumulator<T>, Space> workspace, bool accumulate) {
+                        Matrix<G, Space> table_gradient, Matrix<Accumulator<T>, Space> workspace,
+                        bool accumulate) {
   using A = Accumulator<T>;
   const std::int64_t tokens = impl::rows_of(ids), hidden = impl::columns_of(output_gradient);
-  impl::require_shape(impl::is_vector(ids, tokens) && impl::is_vector(order, tokens) &&
-                          impl::is_matrix(output_gradient, tokens, hidden) &&
-                          impl::has_rows(table_gradient, 0, hidden),
-                      "embedding_backward: ids and order must be [tokens], output_gradient [tokens, hidden] and "
-                      "table_gradient [vocabulary, hidden]");
+  impl::require_shape(
+      impl::is_vector(ids, tokens) && impl::is_vector(order, tokens) &&
+          impl::is_matrix(output_gradient, tokens, hidden) && impl::has_rows(table_gradient, 0, hidden),
+      "embedding_backward: ids and order must be [tokens], output_gradient [tokens, hidden] and "
+      "table_gradient [vocabulary, hidden]");
   impl::require_shape(impl::has_rows(workspace, embedding_workspace_rows(tokens), hidden),
                       "embedding_backward: the workspace must be [embedding_workspace_rows(tokens), hidden]");
   if (!accumulate) {
@@ -225,17 +228,25 @@ void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space>
   }
   const std::int64_t chunks = chunks_of(tokens);
   constexpr bool host = backend::is_host_space<Space>;
-  Operands<T, G> of{ids.data(),  order.data(), output_gradient.data(), table_gradient.data(), workspace.data(),
-                    tokens,      hidden,       1,                      accumulate};
+  Operands<T, G> of{ids.data(),
+                    order.data(),
+                    output_gradient.data(),
+                    table_gradient.data(),
+                    workspace.data(),
+                    tokens,
+                    hidden,
+                    1,
+                    accumulate};
   impl::with_width<Space, backend::packet_width<T>>(
       hidden,
       [&](auto width) {
         using Functor = SumChunks<width, T, G>;
         of.strips = host ? 1 : impl::rounded_up_quotient(hidden, std::int64_t(width) * Functor::threads);
         launch(stream, "embedding/backward/chunks",
-               {backend::read(ids), backend::read(order), backend::read(output_gradient), backend::write(workspace),
-                backend::write(table_gradient)},
-               backend::Teams<Functor::threads>{chunks * of.strips, 2 * (chunk_tokens + 2) * sizeof(std::int32_t)},
+               {backend::read(ids), backend::read(order), backend::read(output_gradient),
+                backend::write(workspace), backend::write(table_gradient)},
+               backend::Teams<Functor::threads>{chunks * of.strips,
+                                                2 * (chunk_tokens + 2) * sizeof(std::int32_t)},
                Functor{of});
       },
       output_gradient.data(), workspace.data(), table_gradient.data());
@@ -247,10 +258,10 @@ void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space>
          backend::Teams<Functor::threads>{chunks * of.strips, Functor::threads * sizeof(A)}, Functor{of});
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                         \
-  template void embedding_backward<SPACE, T, G>(                                                                \
-      Stream<SPACE>&, Vector<const std::int32_t, SPACE>, Vector<const std::int32_t, SPACE>,                     \
-      Matrix<const T, SPACE>, Matrix<G, SPACE>, Matrix<Accumulator<T>, SPACE>, bool);
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                    \
+  template void embedding_backward<SPACE, T, G>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>,         \
+                                                Vector<const std::int32_t, SPACE>, Matrix<const T, SPACE>, \
+                                                Matrix<G, SPACE>, Matrix<Accumulator<T>, SPACE>, bool);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

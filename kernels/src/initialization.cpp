@@ -30,7 +30,8 @@ struct FillNormal {
 
  private:
   KOKKOS_FUNCTION void put(std::int64_t element, double normal) const {
-    if (element < size) values[element] = static_cast<T>(static_cast<Accumulator<T>>(mean + deviation * normal));
+    if (element < size)
+      values[element] = static_cast<T>(static_cast<Accumulator<T>>(mean + deviation * normal));
   }
 };
 
@@ -91,17 +92,17 @@ void convert(Stream<Space>& stream, Vector<const From, Space> input, Vector<To, 
   impl::launch_map(stream, "convert", Same{}, size, output.data(), input.data());
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                     \
-  template void fill_normal<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t,   \
-                                      std::uint32_t);                                                    \
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                   \
+  template void fill_normal<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t, \
+                                      std::uint32_t);                                                  \
   template void fill_constant<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 
 #define ENCORE_INSTANTIATE(SPACE, FROM, TO) \
   template void convert<SPACE, FROM, TO>(Stream<SPACE>&, Vector<const FROM, SPACE>, Vector<TO, SPACE>);
-#define ENCORE_INSTANTIATE_BOTH(SPACE)        \
-  ENCORE_INSTANTIATE(SPACE, float, bfloat16)  \
+#define ENCORE_INSTANTIATE_BOTH(SPACE)       \
+  ENCORE_INSTANTIATE(SPACE, float, bfloat16) \
   ENCORE_INSTANTIATE(SPACE, bfloat16, float)
 ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE_BOTH)
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, float, double))

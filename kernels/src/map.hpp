@@ -23,7 +23,8 @@ struct Map {
       for (int i = 0; i < Width; ++i) out[i] = apply([&](int k) { return in[k][i]; });
       backend::store_packet(output, item, out);
     } else {
-      for (std::int64_t e = item * Width; e < size; ++e) output[e] = apply([&](int k) { return input[k][e]; });
+      for (std::int64_t e = item * Width; e < size; ++e)
+        output[e] = apply([&](int k) { return input[k][e]; });
     }
   }
 
@@ -31,8 +32,10 @@ struct Map {
   template <class Element>
   KOKKOS_FUNCTION Output apply(const Element& element) const {
     using A = Accumulator<Input>;
-    if constexpr (Inputs == 1) return static_cast<Output>(operation(static_cast<A>(element(0))));
-    else return static_cast<Output>(operation(static_cast<A>(element(0)), static_cast<A>(element(1))));
+    if constexpr (Inputs == 1)
+      return static_cast<Output>(operation(static_cast<A>(element(0))));
+    else
+      return static_cast<Output>(operation(static_cast<A>(element(0)), static_cast<A>(element(1))));
   }
 };
 

@@ -5,58 +5,60 @@
 
 #include <bit>
 
-/// Elementary functions that a host compiler can vectorise (library calls would stay scalar) and that on a GPU
-/// map to the fast instructions, with errors of a few units in the last place of float. double is exact.
+/// Elementary functions that a host compiler can vectorise (library calls would stay scalar) and that map to
+/// the fast instructions of a GPU, with errors of a few units in the last place of float. double is exact.
 namespace encore::kernels::impl {
 
-KOKKOS_INLINE_FUNCTION double exponential(double x) { return Kokkos::exp(x); }
-
-/// Host: exp(n ln 2 + r) = 2^n p(r), with the polynomial of Cephes (Moshier). Saturates instead of reaching 0 or
+/// exp(n ln 2 + r) = 2^n p(r), with the polynomial of Cephes (Moshier). Saturates instead of reaching 0 or
 /// infinity; NaN stays NaN.
-KOKKOS_INLINE_FUNCTION float exponential(float x) {
-  KOKKOS_IF_ON_DEVICE((return __expf(x);))
-  KOKKOS_IF_ON_HOST((
-    constexpr float round_to_integer = 12582912.0F;  // 1.5 * 2^23: the sum's last bit is worth 1.
-    x = x < -87.3F ? -87.3F : x;
-    x = x > 88.3F ? 88.3F : x;
-    const float shifted = x * 1.44269504088896341F + round_to_integer;
-    const float n = shifted - round_to_integer;
-    const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
-    float p = 1.9875691500e-4F;
-    p = p * r + 1.3981999507e-3F;
-    p = p * r + 8.3334519073e-3F;
-    p = p * r + 4.1665795894e-2F;
-    p = p * r + 1.6666665459e-1F;
-    p = p * r + 5.0000001201e-1F;
-    p = p * r * r + r + 1.0F;
-    const auto exponent = std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(round_to_integer);
-    return p * std::bit_cast<float>((exponent + 127U) << 23);
-  ))
+inline float host_exponential(float x) {
+  constexpr float round_to_integer = 12582912.0F;  // 1.5 * 2^23: the sum's last bit is worth 1.
+  x = x < -87.3F ? -87.3F : x;
+  x = x > 88.3F ? 88.3F : x;
+  const float shifted = x * 1.44269504088896341F + round_to_integer;
+  const float n = shifted - round_to_integer;
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * r * r + r + 1.0F;
+  const auto exponent =
+      std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(round_to_integer);
+  return p * std::bit_cast<float>((exponent + 127U) << 23);
 }
 
-KOKKOS_INLINE_FUNCTION double logistic(double x) { return 1 / (1 + Kokkos::exp(-x)); }
+/// Abramowitz and Stegun, 7.1.26; absolute error 1.5e-7.
+inline float host_error_function(float x) {
+  const float magnitude = x < 0 ? -x : x;
+  const float t = 1.0F / (1.0F + 0.3275911F * magnitude);
+  float p = 1.061405429F;
+  p = p * t - 1.453152027F;
+  p = p * t + 1.421413741F;
+  p = p * t - 0.284496736F;
+  p = p * t + 0.254829592F;
+  const float tail = p * t * host_exponential(-x * x);
+  return x < 0 ? tail - 1.0F : 1.0F - tail;
+}
+
+KOKKOS_INLINE_FUNCTION float exponential(float x) {
+  KOKKOS_IF_ON_DEVICE((return __expf(x);))
+  KOKKOS_IF_ON_HOST((return host_exponential(x);))
+}
+KOKKOS_INLINE_FUNCTION double exponential(double x) { return Kokkos::exp(x); }
 
 KOKKOS_INLINE_FUNCTION float logistic(float x) {
   KOKKOS_IF_ON_DEVICE((return __fdividef(1.0F, 1.0F + __expf(-x));))
-  KOKKOS_IF_ON_HOST((return 1.0F / (1.0F + exponential(-x));))
+  KOKKOS_IF_ON_HOST((return 1.0F / (1.0F + host_exponential(-x));))
 }
+KOKKOS_INLINE_FUNCTION double logistic(double x) { return 1 / (1 + Kokkos::exp(-x)); }
 
-KOKKOS_INLINE_FUNCTION double error_function(double x) { return Kokkos::erf(x); }
-
-/// Host: Abramowitz and Stegun, 7.1.26; absolute error 1.5e-7.
 KOKKOS_INLINE_FUNCTION float error_function(float x) {
   KOKKOS_IF_ON_DEVICE((return ::erff(x);))
-  KOKKOS_IF_ON_HOST((
-    const float magnitude = x < 0 ? -x : x;
-    const float t = 1.0F / (1.0F + 0.3275911F * magnitude);
-    float p = 1.061405429F;
-    p = p * t - 1.453152027F;
-    p = p * t + 1.421413741F;
-    p = p * t - 0.284496736F;
-    p = p * t + 0.254829592F;
-    const float tail = p * t * exponential(-x * x);
-    return x < 0 ? tail - 1.0F : 1.0F - tail;
-  ))
+  KOKKOS_IF_ON_HOST((return host_error_function(x);))
 }
+KOKKOS_INLINE_FUNCTION double error_function(double x) { return Kokkos::erf(x); }
 
 }  // namespace encore::kernels::impl

@@ -9,8 +9,8 @@ namespace encore::kernels {
 
 namespace {
 
-/// What both kernels below work on. A team takes one share of the rows and leaves its sums for the gradients of
-/// weight and bias in one row of the partials.
+/// What both kernels below work on. A team takes one share of the rows and leaves its sums for the gradients
+/// of weight and bias in one row of the partials.
 template <class T>
 struct Operands {
   using A = Accumulator<T>;
@@ -43,8 +43,10 @@ struct GeneralBackward {
       if constexpr (Centered) bias_sums[i] = 0;
     });
     for (std::int64_t row = of.first_row(share); row < of.first_row(share + 1); ++row) {
-      if (of.residual_gradient == nullptr) do_row<false>(team, row, weight_sums, bias_sums);
-      else do_row<true>(team, row, weight_sums, bias_sums);
+      if (of.residual_gradient == nullptr)
+        do_row<false>(team, row, weight_sums, bias_sums);
+      else
+        do_row<true>(team, row, weight_sums, bias_sums);
     }
   }
 
@@ -64,10 +66,11 @@ struct GeneralBackward {
       return static_cast<A>(output_gradient[i]) * static_cast<A>(weight[i]);
     };
     A mean_gradient(0);
-    if constexpr (Centered) mean_gradient = team.template sum_over<A>(hidden, scaled) / static_cast<A>(hidden);
-    const A projection =
-        team.template sum_over<A>(hidden, [&](std::int64_t i) { return scaled(i) * normalized(i); }) /
-        static_cast<A>(hidden);
+    if constexpr (Centered)
+      mean_gradient = team.template sum_over<A>(hidden, scaled) / static_cast<A>(hidden);
+    const A projection = team.template sum_over<A>(hidden, [&](std::int64_t i) {
+      return scaled(i) * normalized(i);
+    }) / static_cast<A>(hidden);
     team.for_each(hidden, [&](std::int64_t i) {
       const A n = normalized(i), gradient = static_cast<A>(output_gradient[i]);
       A result = inverse * (gradient * static_cast<A>(weight[i]) - mean_gradient - n * projection);
@@ -134,8 +137,9 @@ struct RegisterBackward {
           residual = backend::load_packet<width>(of.residual_gradient + begin, packet);
         for (int i = 0; i < width; ++i) {
           const A n = (static_cast<A>(x[k][i]) - mean) * inverse, g = static_cast<A>(gradient[k][i]);
-          result[i] = static_cast<T>(inverse * (g * static_cast<A>(weight[i]) - mean_gradient - n * projection) +
-                                     static_cast<A>(residual[i]));
+          result[i] =
+              static_cast<T>(inverse * (g * static_cast<A>(weight[i]) - mean_gradient - n * projection) +
+                             static_cast<A>(residual[i]));
         }
         backend::store_packet(of.input_gradient + begin, packet, result);
       }
@@ -151,8 +155,8 @@ struct RegisterBackward {
 
  private:
   template <class Team>
-  KOKKOS_FUNCTION void load_row(const Team& team, std::int64_t row, std::int64_t end, int packets, P (&x)[Packets],
-                                P (&gradient)[Packets]) const {
+  KOKKOS_FUNCTION void load_row(const Team& team, std::int64_t row, std::int64_t end, int packets,
+                                P (&x)[Packets], P (&gradient)[Packets]) const {
     if (row >= end) return;
     for (int k = 0; k < Packets; ++k) {
       const int packet = team.rank() + k * team.size();
@@ -174,8 +178,8 @@ std::int64_t shares_of(std::int64_t tokens, std::int64_t hidden) {
 }
 
 template <bool Centered, class Space, class T, class G>
-void normalize_backward(Stream<Space>& stream, const char* label, const char* sum_label, const Operands<T>& of,
-                        G* weight_gradient, G* bias_gradient, bool accumulate) {
+void normalize_backward(Stream<Space>& stream, const char* label, const char* sum_label,
+                        const Operands<T>& of, G* weight_gradient, G* bias_gradient, bool accumulate) {
   const std::int64_t entries = of.tokens * of.hidden;
   const auto queue = [&](auto teams, const auto& functor) {
     launch(stream, label,
@@ -183,19 +187,20 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
             backend::read(of.mean, Centered ? of.tokens : 0), backend::read(of.inverse, of.tokens),
             backend::read(of.output_gradient, entries),
             backend::read(of.residual_gradient, of.residual_gradient == nullptr ? 0 : entries),
-            backend::write(of.input_gradient, entries), backend::write(of.weight_partials, of.shares * of.hidden),
+            backend::write(of.input_gradient, entries),
+            backend::write(of.weight_partials, of.shares * of.hidden),
             backend::write(of.bias_partials, Centered ? of.shares * of.hidden : 0)},
            teams, functor);
   };
   using impl::RowTeam;
   const bool done =
       impl::with_row_team<Space, T, RowTeam<128, 1>, RowTeam<256, 1>, RowTeam<512, 1>, RowTeam<512, 2>>(
-      of.hidden,
-      [&](auto row) {
-        queue(backend::Teams<row.threads>{of.shares}, RegisterBackward<Centered, T, row.packets>{of});
-      },
-      of.input, of.weight, of.output_gradient, of.residual_gradient, of.input_gradient, of.weight_partials,
-      of.bias_partials);
+          of.hidden,
+          [&](auto row) {
+            queue(backend::Teams<row.threads>{of.shares}, RegisterBackward<Centered, T, row.packets>{of});
+          },
+          of.input, of.weight, of.output_gradient, of.residual_gradient, of.input_gradient,
+          of.weight_partials, of.bias_partials);
   if (!done) queue(backend::Teams<impl::general_row_threads>{of.shares}, GeneralBackward<Centered, T>{of});
   impl::column_sum<Space, Accumulator<T>, G>(stream, sum_label, of.shares, of.hidden, accumulate,
                                              {of.weight_partials, weight_gradient},
@@ -212,10 +217,10 @@ std::int64_t normalization_workspace_rows(std::int64_t tokens, std::int64_t) {
 
 template <class Space, class T, class G>
 void rms_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vector<const T, Space> weight,
-                       Vector<const Accumulator<T>, Space> inverse_rms, Matrix<const T, Space> output_gradient,
-                       Matrix<const T, Space> residual_gradient, Matrix<T, Space> input_gradient,
-                       Vector<G, Space> weight_gradient, Matrix<Accumulator<T>, Space> workspace,
-                       bool accumulate) {
+                       Vector<const Accumulator<T>, Space> inverse_rms,
+                       Matrix<const T, Space> output_gradient, Matrix<const T, Space> residual_gradient,
+                       Matrix<T, Space> input_gradient, Vector<G, Space> weight_gradient,
+                       Matrix<Accumulator<T>, Space> workspace, bool accumulate) {
   const std::int64_t tokens = impl::rows_of(input), hidden = impl::columns_of(input);
   impl::require_shape(
       impl::is_matrix(input, tokens, hidden) && impl::is_matrix(output_gradient, tokens, hidden) &&
@@ -224,9 +229,10 @@ void rms_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vect
           impl::is_vector(weight_gradient, hidden) && impl::is_vector(inverse_rms, tokens),
       "rms_norm_backward: input and gradients must be [tokens, hidden], weight and its gradient [hidden], "
       "inverse_rms [tokens]");
-  impl::require_shape(impl::has_rows(workspace, normalization_workspace_rows(tokens, hidden), hidden),
-                      "rms_norm_backward: the workspace must be [normalization_workspace_rows(tokens, hidden), "
-                      "hidden]");
+  impl::require_shape(
+      impl::has_rows(workspace, normalization_workspace_rows(tokens, hidden), hidden),
+      "rms_norm_backward: the workspace must be [normalization_workspace_rows(tokens, hidden), "
+      "hidden]");
   normalize_backward<false>(
       stream, "rms_norm/backward", "rms_norm/backward/sum",
       Operands<T>{input.data(), weight.data(), nullptr, inverse_rms.data(), output_gradient.data(),
@@ -238,10 +244,11 @@ void rms_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vect
 template <class Space, class T, class G>
 void layer_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vector<const T, Space> weight,
                          Vector<const Accumulator<T>, Space> mean,
-                         Vector<const Accumulator<T>, Space> inverse_std, Matrix<const T, Space> output_gradient,
-                         Matrix<const T, Space> residual_gradient, Matrix<T, Space> input_gradient,
-                         Vector<G, Space> weight_gradient, Vector<G, Space> bias_gradient,
-                         Matrix<Accumulator<T>, Space> workspace, bool accumulate) {
+                         Vector<const Accumulator<T>, Space> inverse_std,
+                         Matrix<const T, Space> output_gradient, Matrix<const T, Space> residual_gradient,
+                         Matrix<T, Space> input_gradient, Vector<G, Space> weight_gradient,
+                         Vector<G, Space> bias_gradient, Matrix<Accumulator<T>, Space> workspace,
+                         bool accumulate) {
   const std::int64_t tokens = impl::rows_of(input), hidden = impl::columns_of(input);
   impl::require_shape(
       impl::is_matrix(input, tokens, hidden) && impl::is_matrix(output_gradient, tokens, hidden) &&
@@ -264,14 +271,14 @@ void layer_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Ve
       weight_gradient.data(), bias_gradient.data(), accumulate);
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                        \
-  template void rms_norm_backward<SPACE, T, G>(                                                                \
-      Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>, Vector<const Accumulator<T>, SPACE>,     \
-      Matrix<const T, SPACE>, Matrix<const T, SPACE>, Matrix<T, SPACE>, Vector<G, SPACE>,                      \
-      Matrix<Accumulator<T>, SPACE>, bool);                                                                    \
-  template void layer_norm_backward<SPACE, T, G>(                                                              \
-      Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>, Vector<const Accumulator<T>, SPACE>,     \
-      Vector<const Accumulator<T>, SPACE>, Matrix<const T, SPACE>, Matrix<const T, SPACE>, Matrix<T, SPACE>,   \
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                      \
+  template void rms_norm_backward<SPACE, T, G>(                                                              \
+      Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>, Vector<const Accumulator<T>, SPACE>,   \
+      Matrix<const T, SPACE>, Matrix<const T, SPACE>, Matrix<T, SPACE>, Vector<G, SPACE>,                    \
+      Matrix<Accumulator<T>, SPACE>, bool);                                                                  \
+  template void layer_norm_backward<SPACE, T, G>(                                                            \
+      Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>, Vector<const Accumulator<T>, SPACE>,   \
+      Vector<const Accumulator<T>, SPACE>, Matrix<const T, SPACE>, Matrix<const T, SPACE>, Matrix<T, SPACE>, \
       Vector<G, SPACE>, Vector<G, SPACE>, Matrix<Accumulator<T>, SPACE>, bool);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE

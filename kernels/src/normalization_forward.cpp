@@ -34,14 +34,13 @@ struct GeneralForward {
     T* output = of.output + team.league_rank() * hidden;
     A mean(0);
     if constexpr (Centered) {
-      mean = team.template sum_over<A>(hidden, [&](std::int64_t i) { return static_cast<A>(input[i]); }) / hidden;
+      mean = team.template sum_over<A>(hidden, [&](std::int64_t i) { return static_cast<A>(input[i]); }) /
+             hidden;
     }
-    const A variance = team.template sum_over<A>(hidden,
-                                                 [&](std::int64_t i) {
-                                                   const A x = static_cast<A>(input[i]) - mean;
-                                                   return x * x;
-                                                 }) /
-                       hidden;
+    const A variance = team.template sum_over<A>(hidden, [&](std::int64_t i) {
+      const A x = static_cast<A>(input[i]) - mean;
+      return x * x;
+    }) / hidden;
     const A inverse = 1 / Kokkos::sqrt(variance + of.epsilon);
     if (team.rank() == 0) {
       if constexpr (Centered) of.mean[team.league_rank()] = mean;
@@ -117,9 +116,9 @@ void normalize(Stream<Space>& stream, const char* label, std::int64_t tokens, co
   const std::int64_t biases = of.bias == nullptr ? 0 : hidden;
   const auto queue = [&](auto teams, const auto& functor) {
     launch(stream, label,
-           {backend::read(of.input, entries), backend::read(of.weight, hidden), backend::read(of.bias, biases),
-            backend::write(of.output, entries), backend::write(of.mean, statistics),
-            backend::write(of.inverse, tokens)},
+           {backend::read(of.input, entries), backend::read(of.weight, hidden),
+            backend::read(of.bias, biases), backend::write(of.output, entries),
+            backend::write(of.mean, statistics), backend::write(of.inverse, tokens)},
            teams, functor);
   };
   using impl::RowTeam;
@@ -143,32 +142,33 @@ void rms_norm_forward(Stream<Space>& stream, Matrix<const T, Space> input, Vecto
                       "rms_norm_forward: input and output must be [tokens, hidden], weight [hidden] and "
                       "inverse_rms [tokens]");
   normalize<false>(stream, "rms_norm/forward", tokens,
-                   Operands<T>{input.data(), weight.data(), nullptr, output.data(), nullptr, inverse_rms.data(),
-                               hidden, static_cast<Accumulator<T>>(epsilon)});
+                   Operands<T>{input.data(), weight.data(), nullptr, output.data(), nullptr,
+                               inverse_rms.data(), hidden, static_cast<Accumulator<T>>(epsilon)});
 }
 
 template <class Space, class T>
 void layer_norm_forward(Stream<Space>& stream, Matrix<const T, Space> input, Vector<const T, Space> weight,
-                        Vector<const T, Space> bias, Matrix<T, Space> output, Vector<Accumulator<T>, Space> mean,
-                        Vector<Accumulator<T>, Space> inverse_std, double epsilon) {
+                        Vector<const T, Space> bias, Matrix<T, Space> output,
+                        Vector<Accumulator<T>, Space> mean, Vector<Accumulator<T>, Space> inverse_std,
+                        double epsilon) {
   const std::int64_t tokens = impl::rows_of(input), hidden = impl::columns_of(input);
-  impl::require_shape(impl::is_matrix(input, tokens, hidden) && impl::is_matrix(output, tokens, hidden) &&
-                          impl::is_vector(weight, hidden) && impl::is_vector(mean, tokens) &&
-                          impl::is_vector(inverse_std, tokens) &&
-                          (impl::is_empty(bias) || impl::is_vector(bias, hidden)),
-                      "layer_norm_forward: input and output must be [tokens, hidden], weight and bias [hidden], "
-                      "mean and inverse_std [tokens]");
+  impl::require_shape(
+      impl::is_matrix(input, tokens, hidden) && impl::is_matrix(output, tokens, hidden) &&
+          impl::is_vector(weight, hidden) && impl::is_vector(mean, tokens) &&
+          impl::is_vector(inverse_std, tokens) && (impl::is_empty(bias) || impl::is_vector(bias, hidden)),
+      "layer_norm_forward: input and output must be [tokens, hidden], weight and bias [hidden], "
+      "mean and inverse_std [tokens]");
   normalize<true>(stream, "layer_norm/forward", tokens,
                   Operands<T>{input.data(), weight.data(), bias.data(), output.data(), mean.data(),
                               inverse_std.data(), hidden, static_cast<Accumulator<T>>(epsilon)});
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                        \
-  template void rms_norm_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>,  \
-                                           Matrix<T, SPACE>, Vector<Accumulator<T>, SPACE>, double);        \
-  template void layer_norm_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>, \
-                                             Vector<const T, SPACE>, Matrix<T, SPACE>,                      \
-                                             Vector<Accumulator<T>, SPACE>, Vector<Accumulator<T>, SPACE>, double);
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                       \
+  template void rms_norm_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>, \
+                                           Matrix<T, SPACE>, Vector<Accumulator<T>, SPACE>, double);       \
+  template void layer_norm_forward<SPACE, T>(                                                              \
+      Stream<SPACE>&, Matrix<const T, SPACE>, Vector<const T, SPACE>, Vector<const T, SPACE>,              \
+      Matrix<T, SPACE>, Vector<Accumulator<T>, SPACE>, Vector<Accumulator<T>, SPACE>, double);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

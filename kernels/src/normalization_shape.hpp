@@ -12,8 +12,8 @@ struct RowTeam {
   static constexpr int packets = Packets;
 };
 
-/// Calls `launch(RowTeam)` with the first of the teams that holds a row of `hidden` elements, if the space is a GPU
-/// and the row consists of packets; else returns false.
+/// Calls `launch(RowTeam)` with the first of the teams that holds a row of `hidden` elements, if the space is
+/// a GPU and the row consists of packets; else returns false.
 template <class Space, class T, class... Teams, class Launch, class... Pointer>
 bool with_row_team(std::int64_t hidden, const Launch& launch, const Pointer*... data) {
   if constexpr (!backend::is_host_space<Space>) {

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::int64_t partial_count = 1024;
 
-/// One partial sum per team. Squares are added up in Accumulator over a packet and in double beyond it, so that a
-/// billion gradients lose nothing.
+/// One partial sum per team. Squares are added up in Accumulator over a packet and in double beyond it, so
+/// that a billion gradients lose nothing.
 template <int Width, class G>
 struct SquaredNorm {
   using A = Accumulator<G>;
@@ -37,7 +37,8 @@ struct SquaredNorm {
         return static_cast<double>(sum);
       });
       if (share == partial_count - 1)
-        for (std::int64_t e = packets * Width; e < size; ++e) total += static_cast<double>(square(gradients[e]));
+        for (std::int64_t e = packets * Width; e < size; ++e)
+          total += static_cast<double>(square(gradients[e]));
     }
     if (team.rank() == 0) partials[share] = total;
   }
@@ -127,8 +128,10 @@ struct Adamw {
 
   KOKKOS_FUNCTION void update_element(std::int64_t e) const {
     A weight, first = static_cast<A>(first_moment[e]), second = static_cast<A>(second_moment[e]);
-    if constexpr (Master) weight = master[e];
-    else weight = static_cast<A>(weights[e]);
+    if constexpr (Master)
+      weight = master[e];
+    else
+      weight = static_cast<A>(weights[e]);
     update(weight, static_cast<A>(gradients[e]), first, second, e < decayed);
     if constexpr (Master) master[e] = weight;
     weights[e] = static_cast<T>(weight);
@@ -142,12 +145,16 @@ struct Adamw {
     auto second = backend::load_packet<Width>(second_moment, item);
     backend::Packet<T, Width> weight;
     backend::Packet<A, Width> exact;
-    if constexpr (Master) exact = backend::load_packet<Width>(master, item);
-    else weight = backend::load_packet<Width>(weights, item);
+    if constexpr (Master)
+      exact = backend::load_packet<Width>(master, item);
+    else
+      weight = backend::load_packet<Width>(weights, item);
     for (int i = 0; i < Width; ++i) {
       A w, m = static_cast<A>(first[i]), v = static_cast<A>(second[i]);
-      if constexpr (Master) w = exact[i];
-      else w = static_cast<A>(weight[i]);
+      if constexpr (Master)
+        w = exact[i];
+      else
+        w = static_cast<A>(weight[i]);
       update(w, static_cast<A>(gradient[i]), m, v, item * Width + i < decayed);
       exact[i] = w;
       weight[i] = static_cast<T>(w);
@@ -177,7 +184,8 @@ void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradien
       [&](auto width) {
         using Functor = SquaredNorm<width, G>;
         launch(stream, "optimizer/squared_norm", {backend::read(gradients), backend::write(partials)},
-               backend::Teams<Functor::threads>{partial_count}, Functor{gradients.data(), partials.data(), size});
+               backend::Teams<Functor::threads>{partial_count},
+               Functor{gradients.data(), partials.data(), size});
       },
       gradients.data());
 }
@@ -185,28 +193,32 @@ void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradien
 template <class Space, class A>
 void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, AdamwScalars scalars,
                    double* gradient_norm, Vector<A, Space> factors) {
-  impl::require_shape(impl::rows_of(partials) > 0 && impl::is_vector(factors, factor_count),
-                      "adamw_prepare: partials must not be empty and factors have adamw_factor_count() elements");
+  impl::require_shape(
+      impl::rows_of(partials) > 0 && impl::is_vector(factors, factor_count),
+      "adamw_prepare: partials must not be empty and factors have adamw_factor_count() elements");
   using backend::read;
-  launch(stream, "optimizer/prepare",
-         {read(partials), read(scalars.learning_rate, 1), read(scalars.weight_decay, 1), read(scalars.beta1, 1),
-          read(scalars.beta2, 1), read(scalars.epsilon, 1), read(scalars.clip, 1), read(scalars.step, 1),
-          read(scalars.gradient_scale, 1), backend::write(gradient_norm, 1), backend::write(factors)},
-         backend::Teams<256>{1},
-         AdamwPrepare<A>{partials.data(), impl::rows_of(partials), scalars, gradient_norm, factors.data()});
+  launch(
+      stream, "optimizer/prepare",
+      {read(partials), read(scalars.learning_rate, 1), read(scalars.weight_decay, 1), read(scalars.beta1, 1),
+       read(scalars.beta2, 1), read(scalars.epsilon, 1), read(scalars.clip, 1), read(scalars.step, 1),
+       read(scalars.gradient_scale, 1), backend::write(gradient_norm, 1), backend::write(factors)},
+      backend::Teams<256>{1},
+      AdamwPrepare<A>{partials.data(), impl::rows_of(partials), scalars, gradient_norm, factors.data()});
 }
 
 template <class Space, class T, class G, class S>
-void adamw(Stream<Space>& stream, Vector<const G, Space> gradients, Vector<const Accumulator<T>, Space> factors,
-           Vector<T, Space> weights, Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
+void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
+           Vector<const Accumulator<T>, Space> factors, Vector<T, Space> weights,
+           Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
            Vector<S, Space> second_moment, std::int64_t decayed) {
   const std::int64_t size = impl::rows_of(weights);
   impl::require_shape(impl::is_vector(weights, size) && impl::is_vector(gradients, size) &&
                           (impl::is_empty(master) || impl::is_vector(master, size)) &&
                           impl::is_vector(first_moment, size) && impl::is_vector(second_moment, size),
                       "adamw: weights, master weights, gradients and moments must have the same length");
-  impl::require_shape(impl::is_vector(factors, factor_count) && decayed >= 0 && decayed <= size,
-                      "adamw: factors must have adamw_factor_count() elements, and decayed lie in [0, elements]");
+  impl::require_shape(
+      impl::is_vector(factors, factor_count) && decayed >= 0 && decayed <= size,
+      "adamw: factors must have adamw_factor_count() elements, and decayed lie in [0, elements]");
   const auto queue = [&](auto width, auto with_master) {
     launch(stream, "optimizer/adamw",
            {backend::read(gradients), backend::read(factors), backend::write(weights), backend::write(master),
@@ -226,8 +238,8 @@ void adamw(Stream<Space>& stream, Vector<const G, Space> gradients, Vector<const
   }
 }
 
-#define ENCORE_INSTANTIATE(SPACE, A)                                                                              \
-  template void adamw_prepare<SPACE, A>(Stream<SPACE>&, Vector<const double, SPACE>, AdamwScalars, double*,       \
+#define ENCORE_INSTANTIATE(SPACE, A)                                                                        \
+  template void adamw_prepare<SPACE, A>(Stream<SPACE>&, Vector<const double, SPACE>, AdamwScalars, double*, \
                                         Vector<A, SPACE>);
 #define ENCORE_INSTANTIATE_FLOAT(SPACE) ENCORE_INSTANTIATE(SPACE, float)
 ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE_FLOAT)
@@ -235,21 +247,22 @@ ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, double))
 #undef ENCORE_INSTANTIATE_FLOAT
 #undef ENCORE_INSTANTIATE
 
-#define ENCORE_INSTANTIATE(SPACE, G) \
-  template void squared_norm_partials<SPACE, G>(Stream<SPACE>&, Vector<const G, SPACE>, Vector<double, SPACE>);
+#define ENCORE_INSTANTIATE(SPACE, G)                                                    \
+  template void squared_norm_partials<SPACE, G>(Stream<SPACE>&, Vector<const G, SPACE>, \
+                                                Vector<double, SPACE>);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 
-#define ENCORE_INSTANTIATE(SPACE, T, G, S)                                                                    \
-  template void adamw<SPACE, T, G, S>(Stream<SPACE>&, Vector<const G, SPACE>, Vector<const Accumulator<T>, SPACE>, \
-                                      Vector<T, SPACE>, Vector<Accumulator<T>, SPACE>, Vector<S, SPACE>,      \
-                                      Vector<S, SPACE>, std::int64_t);
-#define ENCORE_INSTANTIATE_SPACE(SPACE)                   \
-  ENCORE_INSTANTIATE(SPACE, float, float, float)          \
-  ENCORE_INSTANTIATE(SPACE, float, float, bfloat16)       \
-  ENCORE_INSTANTIATE(SPACE, bfloat16, float, float)       \
-  ENCORE_INSTANTIATE(SPACE, bfloat16, float, bfloat16)    \
-  ENCORE_INSTANTIATE(SPACE, bfloat16, bfloat16, float)    \
+#define ENCORE_INSTANTIATE(SPACE, T, G, S)                                                           \
+  template void adamw<SPACE, T, G, S>(                                                               \
+      Stream<SPACE>&, Vector<const G, SPACE>, Vector<const Accumulator<T>, SPACE>, Vector<T, SPACE>, \
+      Vector<Accumulator<T>, SPACE>, Vector<S, SPACE>, Vector<S, SPACE>, std::int64_t);
+#define ENCORE_INSTANTIATE_SPACE(SPACE)                \
+  ENCORE_INSTANTIATE(SPACE, float, float, float)       \
+  ENCORE_INSTANTIATE(SPACE, float, float, bfloat16)    \
+  ENCORE_INSTANTIATE(SPACE, bfloat16, float, float)    \
+  ENCORE_INSTANTIATE(SPACE, bfloat16, float, bfloat16) \
+  ENCORE_INSTANTIATE(SPACE, bfloat16, bfloat16, float) \
   ENCORE_INSTANTIATE(SPACE, bfloat16, bfloat16, bfloat16)
 ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE_SPACE)
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, double, double, double))

@@ -26,8 +26,9 @@ void add(Stream<Space>& stream, Matrix<const T, Space> first, Matrix<const T, Sp
   impl::launch_map(stream, "residual/add", Add{}, rows * columns, output.data(), first.data(), second.data());
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                \
-  template void add<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<const T, SPACE>, Matrix<T, SPACE>);
+#define ENCORE_INSTANTIATE(SPACE, T)                                                          \
+  template void add<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<const T, SPACE>, \
+                              Matrix<T, SPACE>);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -41,9 +41,12 @@ struct Rope {
     const A* cosines = cosine + position * half;
     const A* sines = sine + position * half;
     T* values = data + token * row_stride + head * 2 * half;
-    if constexpr (Pairs > 1) turn_packet(cosines, sines, values, part);
-    else if constexpr (Pairs == 1) turn(cosines, sines, values, part);
-    else turn_head(cosines, sines, values);
+    if constexpr (Pairs > 1)
+      turn_packet(cosines, sines, values, part);
+    else if constexpr (Pairs == 1)
+      turn(cosines, sines, values, part);
+    else
+      turn_head(cosines, sines, values);
   }
 
  private:
@@ -88,8 +91,9 @@ struct Rope {
 
 template <RopeStyle Style, class Space, class T>
 void launch_rope(Stream<Space>& stream, const char* label, Matrix<const Accumulator<T>, Space> cosine,
-                 Matrix<const Accumulator<T>, Space> sine, T* data, std::int64_t tokens, std::int64_t sequence,
-                 std::int64_t heads, std::int64_t half, std::int64_t row_stride, bool inverse) {
+                 Matrix<const Accumulator<T>, Space> sine, T* data, std::int64_t tokens,
+                 std::int64_t sequence, std::int64_t heads, std::int64_t half, std::int64_t row_stride,
+                 bool inverse) {
   const std::int64_t span = tokens == 0 ? 0 : (tokens - 1) * row_stride + heads * 2 * half;
   const auto queue = [&](auto pairs) {
     const std::int64_t parts = pairs == 0 ? 1 : half / (pairs == 0 ? 1 : pairs);
@@ -105,8 +109,10 @@ void launch_rope(Stream<Space>& stream, const char* label, Matrix<const Accumula
     constexpr int pairs = Style == RopeStyle::half_split ? width : width / 2;
     const bool packets = half % pairs == 0 && row_stride % width == 0 && impl::is_aligned<width>(data) &&
                          impl::is_aligned<pairs>(cosine.data()) && impl::is_aligned<pairs>(sine.data());
-    if (packets) queue(impl::WidthConstant<pairs>{});
-    else queue(impl::WidthConstant<1>{});
+    if (packets)
+      queue(impl::WidthConstant<pairs>{});
+    else
+      queue(impl::WidthConstant<1>{});
   }
 }
 
@@ -117,8 +123,8 @@ void rope_tables(Stream<Space>& stream, double theta, Matrix<A, Space> cosine, M
   const std::int64_t sequence = impl::rows_of(cosine), half = impl::columns_of(cosine);
   impl::require_shape(impl::is_matrix(cosine, sequence, half) && impl::is_matrix(sine, sequence, half),
                       "rope_tables: cosine and sine must both be [sequence, head_dim / 2]");
-  launch(stream, "rope/tables", {backend::write(cosine), backend::write(sine)}, backend::Range{sequence * half},
-         RopeTables<A>{theta, cosine.data(), sine.data(), half});
+  launch(stream, "rope/tables", {backend::write(cosine), backend::write(sine)},
+         backend::Range{sequence * half}, RopeTables<A>{theta, cosine.data(), sine.data(), half});
 }
 
 template <class Space, class T>
@@ -128,22 +134,23 @@ void rope(Stream<Space>& stream, RopeStyle style, Matrix<const Accumulator<T>, S
   const std::int64_t half = head_dim / 2;
   impl::require_shape(head_dim == 2 * half && heads >= 0 && row_stride >= heads * head_dim,
                       "rope: head_dim must be even and a row must hold heads * head_dim entries");
-  impl::require_shape(sequence > 0 && impl::has_rows(cosine, sequence, half) && impl::has_rows(sine, sequence, half),
-                      "rope: the tables must be [>= sequence, head_dim / 2]");
+  impl::require_shape(
+      sequence > 0 && impl::has_rows(cosine, sequence, half) && impl::has_rows(sine, sequence, half),
+      "rope: the tables must be [>= sequence, head_dim / 2]");
   const char* label = inverse ? "rope/backward" : "rope/forward";
   if (style == RopeStyle::half_split) {
-    launch_rope<RopeStyle::half_split>(stream, label, cosine, sine, data, tokens, sequence, heads, half, row_stride,
-                                       inverse);
+    launch_rope<RopeStyle::half_split>(stream, label, cosine, sine, data, tokens, sequence, heads, half,
+                                       row_stride, inverse);
   } else {
     launch_rope<RopeStyle::interleaved>(stream, label, cosine, sine, data, tokens, sequence, heads, half,
                                         row_stride, inverse);
   }
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                           \
-  template void rope<SPACE, T>(Stream<SPACE>&, RopeStyle, Matrix<const Accumulator<T>, SPACE>,                 \
-                               Matrix<const Accumulator<T>, SPACE>, T*, std::int64_t, std::int64_t, std::int64_t, \
-                               std::int64_t, std::int64_t, bool);
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                \
+  template void rope<SPACE, T>(Stream<SPACE>&, RopeStyle, Matrix<const Accumulator<T>, SPACE>,      \
+                               Matrix<const Accumulator<T>, SPACE>, T*, std::int64_t, std::int64_t, \
+                               std::int64_t, std::int64_t, std::int64_t, bool);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -64,8 +64,8 @@ inline constexpr int common_packet_width = [] {
   return width;
 }();
 
-/// Calls `launch(WidthConstant<Width>)` if the rows' length and the addresses allow packets of that width, else
-/// `launch(WidthConstant<1>)`. Hosts always take 1: there the compiler vectorises plain loops.
+/// Calls `launch(WidthConstant<Width>)` if the rows' length and the addresses allow packets of that width,
+/// else `launch(WidthConstant<1>)`. Hosts always take 1: there the compiler vectorises plain loops.
 template <class Space, int Width, class Launch, class... T>
 void with_width(std::int64_t columns, const Launch& launch, const T*... data) {
   if constexpr (!backend::is_host_space<Space>) {
@@ -90,7 +90,8 @@ KOKKOS_INLINE_FUNCTION std::int64_t quotient(std::int64_t dividend, std::int64_t
   return dividend / divisor;
 }
 
-KOKKOS_INLINE_FUNCTION constexpr std::int64_t rounded_up_quotient(std::int64_t dividend, std::int64_t divisor) {
+KOKKOS_INLINE_FUNCTION constexpr std::int64_t rounded_up_quotient(std::int64_t dividend,
+                                                                  std::int64_t divisor) {
   return (dividend + divisor - 1) / divisor;
 }
 

@@ -5,8 +5,8 @@
 
 namespace encore::kernels::impl {
 
-/// result[i] = sums[i], or += if `accumulate`, for `Width` neighbours in accesses of at most 16 bytes; `result`
-/// is aligned to the smaller of those and the whole.
+/// result[i] = sums[i], or += if `accumulate`, for `Width` neighbours in accesses of at most 16 bytes;
+/// `result` is aligned to the smaller of those and the whole.
 template <int Width, class G, class A>
 KOKKOS_INLINE_FUNCTION void store_sums(G* result, const A* sums, bool accumulate) {
   constexpr int part = smaller(Width, backend::packet_width<G>);

@@ -16,12 +16,10 @@ struct SortOnHost {
   std::int64_t tokens;
 
   KOKKOS_FUNCTION void operator()(std::int64_t) const {
-    KOKKOS_IF_ON_HOST((
-      for (std::int64_t i = 0; i < tokens; ++i) order[i] = static_cast<std::int32_t>(i);
-      std::sort(order, order + tokens, [keys = ids](std::int32_t a, std::int32_t b) {
-        return keys[a] != keys[b] ? keys[a] < keys[b] : a < b;
-      });
-    ))
+    KOKKOS_IF_ON_HOST((for (std::int64_t i = 0; i < tokens; ++i) order[i] = static_cast<std::int32_t>(i);
+                       std::sort(order, order + tokens, [keys = ids](std::int32_t a, std::int32_t b) {
+                         return keys[a] != keys[b] ? keys[a] < keys[b] : a < b;
+                       });))
   }
 };
 
@@ -77,7 +75,8 @@ struct CountPlaces {
 }  // namespace
 
 template <class Space>
-void token_order(Stream<Space>& stream, Vector<const std::int32_t, Space> ids, Vector<std::int32_t, Space> order) {
+void token_order(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
+                 Vector<std::int32_t, Space> order) {
   const std::int64_t tokens = impl::rows_of(ids);
   impl::require_shape(impl::is_vector(ids, tokens) && impl::is_vector(order, tokens) && tokens < INT32_MAX,
                       "token_order: ids and order must have the same length, below 2^31");
@@ -99,8 +98,9 @@ void token_order(Stream<Space>& stream, Vector<const std::int32_t, Space> ids, V
   }
 }
 
-#define ENCORE_INSTANTIATE(SPACE) \
-  template void token_order<SPACE>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>, Vector<std::int32_t, SPACE>);
+#define ENCORE_INSTANTIATE(SPACE)                                                     \
+  template void token_order<SPACE>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>, \
+                                   Vector<std::int32_t, SPACE>);
 ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

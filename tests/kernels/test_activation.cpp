@@ -22,7 +22,8 @@ double gelu(Gelu kind, double x) {
 
 double gelu_slope(Gelu kind, double x) {
   if (kind == Gelu::exact)
-    return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+    return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) +
+           x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
   const double root = std::sqrt(2 / std::numbers::pi), t = std::tanh(root * (x + 0.044715 * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
 }
@@ -157,7 +158,8 @@ TEST_CASE("SwiGLU multiplies the activated first half of a row with its second h
 #if defined(KOKKOS_ENABLE_SERIAL)
 TEST_CASE("activation gradients in double agree with finite differences") {
   using Space = backend::Serial;
-  const auto x = normal_values<double>(24, 3), c = normal_values<double>(24, 4), half = normal_values<double>(12, 5);
+  const auto x = normal_values<double>(24, 3), c = normal_values<double>(24, 4),
+             half = normal_values<double>(12, 5);
   for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
     KernelRun<Space> run;
     const auto input = run.input<double>(x, 6), weights = run.input<double>(c, 6);

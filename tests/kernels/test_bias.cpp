@@ -36,10 +36,9 @@ TEST_CASE("the bias gradient is the sum over tokens, set or added") {
 
         KernelRun<Space> run;
         const auto gradient = run.template input<T>(dy, columns);
-        const auto result =
-            accumulate ? run.template in_out<G>(before) : run.template output<G>(columns);
-        const auto workspace = run.template workspace<backend::Accumulator<T>>(
-            kernels::bias_workspace_rows(tokens), columns);
+        const auto result = accumulate ? run.template in_out<G>(before) : run.template output<G>(columns);
+        const auto workspace =
+            run.template workspace<backend::Accumulator<T>>(kernels::bias_workspace_rows(tokens), columns);
         agreement.add<Space>(name, run.execute([&] {
           kernels::bias_backward<Space, T, G>(run.stream(), gradient, result, workspace, accumulate);
         }));
@@ -68,7 +67,8 @@ TEST_CASE("a bias workspace that is too small is refused") {
     const auto gradient = run.template input<float>(std::vector<double>(1000 * 4, 1.0), 4);
     const auto result = run.template output<float>(4);
     const auto workspace = run.template workspace<float>(kernels::bias_workspace_rows(1000) - 1, 4);
-    CHECK_THROWS_AS((kernels::bias_backward<Space, float, float>(run.stream(), gradient, result, workspace, false)),
-                    ConfigurationError);
+    CHECK_THROWS_AS(
+        (kernels::bias_backward<Space, float, float>(run.stream(), gradient, result, workspace, false)),
+        ConfigurationError);
   });
 }

@@ -19,7 +19,8 @@ struct Reference {
   std::vector<double> row_loss, gradient;
   double loss = 0, count = 0;
 
-  Reference(const std::vector<double>& logits, const std::vector<std::int32_t>& labels, std::int64_t vocabulary)
+  Reference(const std::vector<double>& logits, const std::vector<std::int32_t>& labels,
+            std::int64_t vocabulary)
       : row_loss(labels.size()), gradient(logits.size()) {
     for (const std::int32_t label : labels) count += label >= 0;
     for (std::size_t t = 0; t < labels.size(); ++t) {
@@ -73,8 +74,7 @@ struct Loss {
 struct Shape {
   std::int64_t tokens, vocabulary;
 };
-constexpr Shape shapes[] = {{1, 1},   {1, 2},    {5, 7},    {9, 64},
-                            {17, 257}, {40, 1000}, {6, 5003}, {4, 50257}};
+constexpr Shape shapes[] = {{1, 1}, {1, 2}, {5, 7}, {9, 64}, {17, 257}, {40, 1000}, {6, 5003}, {4, 50257}};
 
 }  // namespace
 
@@ -83,8 +83,8 @@ TEST_CASE("cross-entropy gives the loss of each row, their mean, and the gradien
   for_each_space_and_type([&]<class Space, class T>() {
     using A = backend::Accumulator<T>;
     for (const auto& [tokens, vocabulary] : shapes) {
-      const std::string name = std::to_string(tokens) + "x" + std::to_string(vocabulary) + " of " +
-                               std::to_string(sizeof(T));
+      const std::string name =
+          std::to_string(tokens) + "x" + std::to_string(vocabulary) + " of " + std::to_string(sizeof(T));
       INFO(name);
       const auto x = normal_values<T>(tokens * vocabulary, 1, 0, 3);
       const auto y = some_labels(tokens, vocabulary);
@@ -114,7 +114,8 @@ TEST_CASE("cross-entropy without a gradient leaves the logits as they are") {
   });
 }
 
-TEST_CASE("ignored rows have no loss and no gradient, and with nothing but ignored rows both are zero, not NaN") {
+TEST_CASE(
+    "ignored rows have no loss and no gradient, and with nothing but ignored rows both are zero, not NaN") {
   for_each_space_and_type([]<class Space, class T>() {
     std::vector<double> x = normal_values<T>(5 * 300, 1);
     x[7] = std::numeric_limits<double>::quiet_NaN();  // What an ignored row holds does not matter.
@@ -164,7 +165,8 @@ TEST_CASE("the mean loss may be added to an earlier one") {
     const auto rows = run.template input<float>(normal_values<float>(4099, 1, 2, 1));
     const auto count = run.template input<double>(std::vector<double>{4000.0});
     const auto loss = run.template in_out<double>(std::vector<double>{10.0});
-    run.execute([&] { kernels::reduce_loss<Space, float>(run.stream(), rows, count.data(), loss.data(), true); });
+    run.execute(
+        [&] { kernels::reduce_loss<Space, float>(run.stream(), rows, count.data(), loss.data(), true); });
     double sum = 0;
     for (const double value : run.values(rows)) sum += value;
     CHECK(run.values(loss)[0] == doctest::Approx(10 + sum / 4000).epsilon(1e-12));

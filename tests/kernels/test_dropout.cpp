@@ -37,8 +37,8 @@ TEST_CASE("dropout keeps what the element's random number allows, scales it and 
     for (const std::int64_t columns : {1, 3, 8, 100, 1023}) {
       for (const double probability : {0.0, 0.1, 0.5, 1.0}) {
         const std::int64_t size = 5 * columns;
-        const std::string name = std::to_string(columns) + " of " + std::to_string(sizeof(T)) + " probability " +
-                                 std::to_string(probability);
+        const std::string name = std::to_string(columns) + " of " + std::to_string(sizeof(T)) +
+                                 " probability " + std::to_string(probability);
         INFO(name);
         const auto x = normal_values<T>(size, 1), r = normal_values<T>(size, 2);
         const A scale = probability < 1 ? static_cast<A>(1 / (1 - probability)) : A(0);
@@ -51,7 +51,8 @@ TEST_CASE("dropout keeps what the element's random number allows, scales it and 
         }
         KernelRun<Space> run;
         const auto input = run.template input<T>(x, columns), residual = run.template input<T>(r, columns);
-        const auto plain = run.template output<T>(5, columns), with_residual = run.template output<T>(5, columns);
+        const auto plain = run.template output<T>(5, columns),
+                   with_residual = run.template output<T>(5, columns);
         const auto backward = run.template output<T>(5, columns);
         const auto x_place = run.template in_out<T>(x, columns), r_place = run.template in_out<T>(r, columns);
         const auto p = scalar(run, probability);

@@ -38,9 +38,9 @@ struct Case {
   std::int64_t often;
 };
 /// Single tokens, runs that end with a chunk of 32, cross one end, or cover several whole chunks.
-constexpr Case cases[] = {{1, 1, 3, 0},      {5, 7, 2, 0},      {32, 8, 1, 0},     {33, 8, 1, 0},
-                          {96, 64, 3, 0},    {128, 100, 50, 64}, {500, 130, 9, 300}, {700, 768, 1000, 20},
-                          {1000, 16, 1, 0},  {1000, 1032, 40, 999}};
+constexpr Case cases[] = {{1, 1, 3, 0},     {5, 7, 2, 0},         {32, 8, 1, 0},      {33, 8, 1, 0},
+                          {96, 64, 3, 0},   {128, 100, 50, 64},   {500, 130, 9, 300}, {700, 768, 1000, 20},
+                          {1000, 16, 1, 0}, {1000, 1032, 40, 999}};
 
 std::string name_of(const Case& c) {
   return std::to_string(c.tokens) + " tokens, hidden " + std::to_string(c.hidden) + ", vocabulary " +
@@ -69,10 +69,12 @@ TEST_CASE("a token's embedding is its row of the table plus the row of its posit
       const auto id_view = run.template input<std::int32_t>(ids);
       const auto table_view = run.template input<T>(table, hidden);
       const auto position_view = run.template input<T>(positions, hidden);
-      const auto without = run.template output<T>(tokens, hidden), with = run.template output<T>(tokens, hidden);
+      const auto without = run.template output<T>(tokens, hidden),
+                 with = run.template output<T>(tokens, hidden);
       agreement.add<Space>(std::to_string(hidden) + " of " + std::to_string(sizeof(T)), run.execute([&] {
         kernels::embedding_forward<Space, T>(run.stream(), id_view, table_view, {}, sequence, without);
-        kernels::embedding_forward<Space, T>(run.stream(), id_view, table_view, position_view, sequence, with);
+        kernels::embedding_forward<Space, T>(run.stream(), id_view, table_view, position_view, sequence,
+                                             with);
       }));
       CHECK(run.values(without) == plain);
       CHECK(run.values(with) == placed);
@@ -96,7 +98,8 @@ TEST_CASE("the token order is the stable sort of the ids") {
   });
 }
 
-TEST_CASE("the table gradient sums each id's tokens and leaves unused rows zero, or untouched when it is added") {
+TEST_CASE(
+    "the table gradient sums each id's tokens and leaves unused rows zero, or untouched when it is added") {
   HostAgreement agreement;
   for_each_space_type_and_gradient([&]<class Space, class T, class G>() {
     using A = backend::Accumulator<T>;
@@ -122,8 +125,8 @@ TEST_CASE("the table gradient sums each id's tokens and leaves unused rows zero,
         const auto workspace =
             run.template workspace<A>(kernels::embedding_workspace_rows(c.tokens), c.hidden);
         agreement.add<Space>(name, run.execute([&] {
-          kernels::embedding_backward<Space, T, G>(run.stream(), id_view, order, gradient, table_gradient, workspace,
-                                                   accumulate);
+          kernels::embedding_backward<Space, T, G>(run.stream(), id_view, order, gradient, table_gradient,
+                                                   workspace, accumulate);
         }));
         const auto result = run.values(table_gradient);
         check_close(result, sum, tolerance<G>());
@@ -131,7 +134,8 @@ TEST_CASE("the table gradient sums each id's tokens and leaves unused rows zero,
         for (const std::int32_t id : ids) used[id] = true;
         bool unused_rows_stand = true;
         for (std::int64_t i = 0; i < c.vocabulary * c.hidden; ++i)
-          unused_rows_stand = unused_rows_stand && (used[i / c.hidden] || result[i] == (accumulate ? before[i] : 0));
+          unused_rows_stand =
+              unused_rows_stand && (used[i / c.hidden] || result[i] == (accumulate ? before[i] : 0));
         CHECK(unused_rows_stand);
       }
     }
@@ -157,8 +161,8 @@ TEST_CASE("the position gradient sums over sequences, the last of which may be c
         agreement.add<Space>(std::to_string(sizeof(T)) + std::to_string(sizeof(G)) + " " +
                                  std::to_string(hidden) + (accumulate ? " added" : " set"),
                              run.execute([&] {
-                               kernels::position_embedding_backward<Space, T, G>(run.stream(), gradient, sequence,
-                                                                                 result, accumulate);
+                               kernels::position_embedding_backward<Space, T, G>(
+                                   run.stream(), gradient, sequence, result, accumulate);
                              }));
         check_close(run.values(result), sum, tolerance<G>());
       }
@@ -183,10 +187,10 @@ TEST_CASE("embedding gradients in double agree with finite differences") {
   const auto workspace = run.workspace<double>(kernels::embedding_workspace_rows(tokens), hidden);
   run.execute([&] {
     kernels::token_order<Space>(run.stream(), id_view, order_view);
-    kernels::embedding_backward<Space, double, double>(run.stream(), id_view, order_view, gradient, table_gradient,
-                                                       workspace, false);
-    kernels::position_embedding_backward<Space, double, double>(run.stream(), gradient, sequence, position_gradient,
-                                                                false);
+    kernels::embedding_backward<Space, double, double>(run.stream(), id_view, order_view, gradient,
+                                                       table_gradient, workspace, false);
+    kernels::position_embedding_backward<Space, double, double>(run.stream(), gradient, sequence,
+                                                                position_gradient, false);
   });
   std::vector<double> both = run.values(table_gradient);
   const auto second = run.values(position_gradient);
@@ -218,8 +222,9 @@ TEST_CASE("embedding kernels refuse operands that do not fit") {
         (kernels::embedding_forward<Space, float>(run.stream(), ids, table, positions, 3, output)),
         ConfigurationError);
     CHECK_THROWS_AS(kernels::token_order<Space>(run.stream(), ids, order), ConfigurationError);
-    CHECK_THROWS_AS((kernels::embedding_backward<Space, float, float>(run.stream(), ids, ids, output, table, {}, true)),
-                    ConfigurationError);
+    CHECK_THROWS_AS(
+        (kernels::embedding_backward<Space, float, float>(run.stream(), ids, ids, output, table, {}, true)),
+        ConfigurationError);
     CHECK(run.stream().counters().launches == 0);
   });
 }

@@ -40,7 +40,8 @@ TEST_CASE("normal numbers have the asked moments and differ between seeds and se
     for (const auto& [seed, segment] : {std::pair<std::uint64_t, std::uint32_t>{1, 0}, {2, 0}, {1, 1}}) {
       KernelRun<Space> run;
       const auto view = run.template output<float>(size);
-      run.execute([&, s = seed, g = segment] { kernels::fill_normal<Space, float>(run.stream(), view, 3, 2, s, g); });
+      run.execute(
+          [&, s = seed, g = segment] { kernels::fill_normal<Space, float>(run.stream(), view, 3, 2, s, g); });
       results.push_back(run.values(view));
       double sum = 0, squares = 0, fourth = 0;
       for (const double value : results.back()) {
@@ -79,11 +80,13 @@ TEST_CASE("conversion to bfloat16 rounds to nearest even and keeps infinities, a
   using backend::bfloat16;
   for_each_space([]<class Space>() {
     const double infinity = std::numeric_limits<double>::infinity();
-    // 1 + 2^-8 lies between two neighbours and goes to the even one; beyond the largest finite value is infinity.
-    const std::vector<double> x{0.0,    -1.0,      1.00390625, 1.01171875, 1.0040, 3.4e38, infinity,
-                                -infinity, 1e-40, 3.14159274};
-    const std::vector<double> y{0.0,    -1.0,      1.0,        1.015625,   1.0078125, infinity, infinity,
-                                -infinity, double(bfloat16(1e-40F)), 3.140625};
+    // 1 + 2^-8 lies between two neighbours and goes to the even one; beyond the largest finite value is
+    // infinity.
+    const std::vector<double> x{0.0,    -1.0,     1.00390625, 1.01171875, 1.0040,
+                                3.4e38, infinity, -infinity,  1e-40,      3.14159274};
+    const std::vector<double> y{
+        0.0,     -1.0, 1.0, 1.015625, 1.0078125, infinity, infinity, -infinity, double(bfloat16(1e-40F)),
+        3.140625};
     KernelRun<Space> run;
     const auto input = run.template input<float>(x);
     const auto rounded = run.template output<bfloat16>(x.size());
@@ -108,7 +111,8 @@ TEST_CASE("conversion keeps NaN and covers lengths that are no multiple of a pac
       const auto output = run.template output<bfloat16>(size);
       run.execute([&] { kernels::convert<Space, float, bfloat16>(run.stream(), input, output); });
       const auto result = run.values(output);
-      for (std::int64_t i = 0; i < size; ++i) CHECK((i == size / 2 ? std::isnan(result[i]) : result[i] == x[i]));
+      for (std::int64_t i = 0; i < size; ++i)
+        CHECK((i == size / 2 ? std::isnan(result[i]) : result[i] == x[i]));
     }
   });
 }
@@ -139,6 +143,7 @@ TEST_CASE("conversion between different lengths is refused") {
     KernelRun<Space> run;
     const auto a = run.template output<float>(8);
     const auto b = run.template output<backend::bfloat16>(7);
-    CHECK_THROWS_AS((kernels::convert<Space, float, backend::bfloat16>(run.stream(), a, b)), ConfigurationError);
+    CHECK_THROWS_AS((kernels::convert<Space, float, backend::bfloat16>(run.stream(), a, b)),
+                    ConfigurationError);
   });
 }

@@ -18,15 +18,16 @@ struct Shape {
   std::int64_t tokens, hidden;
 };
 /// One row, rows without whole packets, and rows for each size of team that a GPU uses.
-constexpr Shape shapes[] = {{1, 1},    {1, 8},     {3, 7},    {37, 64},  {19, 100}, {70, 768},
-                            {5, 1032}, {9, 2056},  {3, 4096}, {2, 8200}, {2, 16392}};
+constexpr Shape shapes[] = {{1, 1},    {1, 8},    {3, 7},    {37, 64},  {19, 100}, {70, 768},
+                            {5, 1032}, {9, 2056}, {3, 4096}, {2, 8200}, {2, 16392}};
 
 /// The definitions, in float64. With `centered` layer norm, else RMS norm.
 struct Reference {
   std::vector<double> output, mean, inverse, input_gradient, weight_gradient, bias_gradient;
 
   Reference(bool centered, Shape shape, const std::vector<double>& x, const std::vector<double>& weight,
-            const std::vector<double>& bias, const std::vector<double>& dy, const std::vector<double>& residual)
+            const std::vector<double>& bias, const std::vector<double>& dy,
+            const std::vector<double>& residual)
       : output(x.size()),
         mean(shape.tokens),
         inverse(shape.tokens),
@@ -53,7 +54,8 @@ struct Reference {
       for (std::int64_t i = 0; i < hidden; ++i) {
         const double n = (row[i] - mean[t]) * inverse[t];
         input_gradient[t * hidden + i] =
-            inverse[t] * (dy[t * hidden + i] * weight[i] - (centered ? d_total / hidden : 0) - n * dn_total / hidden) +
+            inverse[t] *
+                (dy[t * hidden + i] * weight[i] - (centered ? d_total / hidden : 0) - n * dn_total / hidden) +
             residual[t * hidden + i];
       }
     }
@@ -108,18 +110,20 @@ void check(HostAgreement& agreement, Shape shape, bool centered, int variant) {
   const auto bias_gradient = !has_bias ? backend::Vector<G, Space>()
                              : adds    ? run.template in_out<G>(before)
                                        : run.template output<G>(hidden);
-  const auto workspace =
-      run.template workspace<A>((centered ? 2 : 1) * kernels::normalization_workspace_rows(tokens, hidden), hidden);
+  const auto workspace = run.template workspace<A>(
+      (centered ? 2 : 1) * kernels::normalization_workspace_rows(tokens, hidden), hidden);
   agreement.add<Space>(name, run.execute([&] {
     if (centered) {
-      kernels::layer_norm_forward<Space, T>(run.stream(), input, weight, bias, output, mean, inverse, epsilon);
+      kernels::layer_norm_forward<Space, T>(run.stream(), input, weight, bias, output, mean, inverse,
+                                            epsilon);
       kernels::layer_norm_backward<Space, T, G>(run.stream(), input, weight, mean, inverse, output_gradient,
-                                                residual_gradient, input_gradient, weight_gradient, bias_gradient,
-                                                workspace, adds);
+                                                residual_gradient, input_gradient, weight_gradient,
+                                                bias_gradient, workspace, adds);
     } else {
       kernels::rms_norm_forward<Space, T>(run.stream(), input, weight, output, inverse, epsilon);
       kernels::rms_norm_backward<Space, T, G>(run.stream(), input, weight, inverse, output_gradient,
-                                              residual_gradient, input_gradient, weight_gradient, workspace, adds);
+                                              residual_gradient, input_gradient, weight_gradient, workspace,
+                                              adds);
     }
   }));
   check_close(run.values(output), reference.output, tolerance<T>());
@@ -160,7 +164,8 @@ TEST_CASE("layer norm keeps its accuracy where the mean is far larger than the d
     const auto output = run.template output<float>(1, hidden);
     const auto mean = run.template output<float>(1), inverse = run.template output<float>(1);
     run.execute([&] {
-      kernels::layer_norm_forward<Space, float>(run.stream(), input, ones, {}, output, mean, inverse, epsilon);
+      kernels::layer_norm_forward<Space, float>(run.stream(), input, ones, {}, output, mean, inverse,
+                                                epsilon);
     });
     const double inverse_std = 1 / std::sqrt(0.3125 + epsilon);
     std::vector<double> reference(hidden);
@@ -185,7 +190,8 @@ double loss_of(bool centered, Shape shape, const std::vector<double>& point, con
   const auto mean = run.output<double>(tokens), inverse = run.output<double>(tokens);
   run.execute([&] {
     if (centered) {
-      kernels::layer_norm_forward<Space, double>(run.stream(), input, weight, bias, output, mean, inverse, epsilon);
+      kernels::layer_norm_forward<Space, double>(run.stream(), input, weight, bias, output, mean, inverse,
+                                                 epsilon);
     } else {
       kernels::rms_norm_forward<Space, double>(run.stream(), input, weight, output, inverse, epsilon);
     }
@@ -209,20 +215,24 @@ TEST_CASE("normalization gradients in double agree with finite differences") {
     KernelRun<Space> run;
     const auto input = run.input<double>(x, hidden), output_gradient = run.input<double>(c, hidden);
     const auto weight = run.input<double>(w);
-    const auto output = run.output<double>(tokens, hidden), input_gradient = run.output<double>(tokens, hidden);
+    const auto output = run.output<double>(tokens, hidden),
+               input_gradient = run.output<double>(tokens, hidden);
     const auto mean = run.output<double>(tokens), inverse = run.output<double>(tokens);
     const auto weight_gradient = run.output<double>(hidden), bias_gradient = run.output<double>(hidden);
-    const auto workspace = run.workspace<double>(2 * kernels::normalization_workspace_rows(tokens, hidden), hidden);
+    const auto workspace =
+        run.workspace<double>(2 * kernels::normalization_workspace_rows(tokens, hidden), hidden);
     run.execute([&] {
       if (centered) {
-        kernels::layer_norm_forward<Space, double>(run.stream(), input, weight, {}, output, mean, inverse, epsilon);
+        kernels::layer_norm_forward<Space, double>(run.stream(), input, weight, {}, output, mean, inverse,
+                                                   epsilon);
         kernels::layer_norm_backward<Space, double, double>(run.stream(), input, weight, mean, inverse,
-                                                            output_gradient, {}, input_gradient, weight_gradient,
-                                                            bias_gradient, workspace, false);
+                                                            output_gradient, {}, input_gradient,
+                                                            weight_gradient, bias_gradient, workspace, false);
       } else {
         kernels::rms_norm_forward<Space, double>(run.stream(), input, weight, output, inverse, epsilon);
-        kernels::rms_norm_backward<Space, double, double>(run.stream(), input, weight, inverse, output_gradient, {},
-                                                          input_gradient, weight_gradient, workspace, false);
+        kernels::rms_norm_backward<Space, double, double>(run.stream(), input, weight, inverse,
+                                                          output_gradient, {}, input_gradient,
+                                                          weight_gradient, workspace, false);
       }
     });
     std::vector<double> gradient = run.values(input_gradient);
@@ -230,7 +240,8 @@ TEST_CASE("normalization gradients in double agree with finite differences") {
     gradient.insert(gradient.end(), dw.begin(), dw.end());
     const auto db = centered ? run.values(bias_gradient) : std::vector<double>(hidden, 0.0);
     gradient.insert(gradient.end(), db.begin(), db.end());
-    check_gradient([&](const std::vector<double>& at) { return loss_of(centered, shape, at, c); }, point, gradient);
+    check_gradient([&](const std::vector<double>& at) { return loss_of(centered, shape, at, c); }, point,
+                   gradient);
   }
 }
 #endif
@@ -240,8 +251,9 @@ TEST_CASE("normalization refuses operands that do not fit") {
     KernelRun<Space> run;
     const auto input = run.template output<float>(4, 6), output = run.template output<float>(4, 6);
     const auto weight = run.template output<float>(5), inverse = run.template output<float>(4);
-    CHECK_THROWS_AS((kernels::rms_norm_forward<Space, float>(run.stream(), input, weight, output, inverse, 1e-5)),
-                    ConfigurationError);
+    CHECK_THROWS_AS(
+        (kernels::rms_norm_forward<Space, float>(run.stream(), input, weight, output, inverse, 1e-5)),
+        ConfigurationError);
     CHECK(run.stream().counters().launches == 0);
   });
 }

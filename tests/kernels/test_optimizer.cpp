@@ -15,15 +15,16 @@ using namespace encore::tests;
 namespace {
 
 struct Settings {
-  double learning_rate = 0.01, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 0, step = 1,
-         gradient_scale = 1;
+  double learning_rate = 0.01, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 0,
+         step = 1, gradient_scale = 1;
 };
 
 template <class Space>
 kernels::AdamwScalars scalars_of(KernelRun<Space>& run, const Settings& s) {
-  const double* d = run.template input<double>(std::vector<double>{s.learning_rate, s.weight_decay, s.beta1, s.beta2,
-                                                                   s.epsilon, s.clip, s.step, s.gradient_scale})
-                        .data();
+  const double* d =
+      run.template input<double>(std::vector<double>{s.learning_rate, s.weight_decay, s.beta1, s.beta2,
+                                                     s.epsilon, s.clip, s.step, s.gradient_scale})
+          .data();
   return {d, d + 1, d + 2, d + 3, d + 4, d + 5, d + 6, d + 7};
 }
 
@@ -43,7 +44,8 @@ struct Reference {
       if (static_cast<std::int64_t>(i) < decayed) weights[i] *= 1 - s.learning_rate * s.weight_decay;
       first[i] = s.beta1 * first[i] + (1 - s.beta1) * g;
       second[i] = s.beta2 * second[i] + (1 - s.beta2) * g * g;
-      weights[i] -= s.learning_rate / bias1 * first[i] / (std::sqrt(second[i]) / std::sqrt(bias2) + s.epsilon);
+      weights[i] -=
+          s.learning_rate / bias1 * first[i] / (std::sqrt(second[i]) / std::sqrt(bias2) + s.epsilon);
     }
   }
 };
@@ -66,11 +68,13 @@ void for_each_optimizer_type(const Body& body) {
 
 /// One step from given weights and moments.
 template <class Space, class T, class G, class S>
-void check_step(HostAgreement& agreement, std::int64_t size, std::int64_t decayed, bool master, const Settings& s) {
+void check_step(HostAgreement& agreement, std::int64_t size, std::int64_t decayed, bool master,
+                const Settings& s) {
   using A = backend::Accumulator<T>;
   const std::string name = std::to_string(size) + " elements, " + std::to_string(decayed) + " decayed" +
-                           (master ? " master " : " ") + std::to_string(sizeof(T)) + std::to_string(sizeof(G)) +
-                           std::to_string(sizeof(S)) + " clip " + std::to_string(s.clip);
+                           (master ? " master " : " ") + std::to_string(sizeof(T)) +
+                           std::to_string(sizeof(G)) + std::to_string(sizeof(S)) + " clip " +
+                           std::to_string(s.clip);
   INFO(name);
   const auto g = normal_values<G>(size, 1);
   const auto w = master ? normal_values<A>(size, 2) : normal_values<T>(size, 2);
@@ -92,15 +96,18 @@ void check_step(HostAgreement& agreement, std::int64_t size, std::int64_t decaye
   agreement.add<Space>(name, run.execute([&] {
     kernels::squared_norm_partials<Space, G>(run.stream(), gradients, partials);
     kernels::adamw_prepare<Space, A>(run.stream(), partials, scalars, norm.data(), factors);
-    kernels::adamw<Space, T, G, S>(run.stream(), gradients, factors, weights, master_weights, first, second, decayed);
+    kernels::adamw<Space, T, G, S>(run.stream(), gradients, factors, weights, master_weights, first, second,
+                                   decayed);
   }));
-  CHECK(run.values(norm)[0] == doctest::Approx(reference.norm).epsilon(tolerance<backend::Accumulator<G>>().norm));
+  CHECK(run.values(norm)[0] ==
+        doctest::Approx(reference.norm).epsilon(tolerance<backend::Accumulator<G>>().norm));
   check_close(run.values(weights), reference.weights, tolerance<T>());
   if (master) {
     check_close(run.values(master_weights), reference.weights, tolerance<A>());
     const auto exact = run.values(master_weights), rounded = run.values(weights);
     bool copies = true;
-    for (std::int64_t i = 0; i < size; ++i) copies = copies && rounded[i] == double(T(static_cast<A>(exact[i])));
+    for (std::int64_t i = 0; i < size; ++i)
+      copies = copies && rounded[i] == double(T(static_cast<A>(exact[i])));
     CHECK(copies);
   }
   check_close(run.values(first), reference.first, tolerance<A, S>());
@@ -140,7 +147,8 @@ TEST_CASE("many AdamW steps follow the definition, with scalars that change from
     const auto kernel = [&] {
       kernels::squared_norm_partials<Space, float>(run.stream(), gradients, partials);
       kernels::adamw_prepare<Space, float>(run.stream(), partials, scalars, norm.data(), factors);
-      kernels::adamw<Space, float, float, float>(run.stream(), gradients, factors, weights, {}, first, second, 200);
+      kernels::adamw<Space, float, float, float>(run.stream(), gradients, factors, weights, {}, first, second,
+                                                 200);
     };
     backend::RecordedGraph<Space> graph(run.stream(), "optimizer", kernel);
     const auto upload = [&](const auto& view, const auto& values) {
@@ -157,7 +165,8 @@ TEST_CASE("many AdamW steps follow the definition, with scalars that change from
       const std::vector<double> values{s.learning_rate, s.weight_decay, s.beta1, s.beta2,
                                        s.epsilon,       s.clip,         s.step,  s.gradient_scale};
       upload(gradients, gradient);
-      run.stream().copy_to_device(const_cast<double*>(scalars.learning_rate), values.data(), 8 * sizeof(double), "test");
+      run.stream().copy_to_device(const_cast<double*>(scalars.learning_rate), values.data(),
+                                  8 * sizeof(double), "test");
       graph.replay();
       run.stream().synchronize("test");
       reference.step(g, 200, s);
@@ -204,7 +213,8 @@ TEST_CASE("a large array's gradient norm does not lose small gradients") {
 
 TEST_CASE("a norm that is not finite is reported, and poisons the weights instead of skipping the step") {
   for_each_space([]<class Space>() {
-    for (const double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (const double bad :
+         {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       std::vector<double> g(100, 1.0);
       g[42] = bad;
       KernelRun<Space> run;
@@ -219,7 +229,8 @@ TEST_CASE("a norm that is not finite is reported, and poisons the weights instea
       run.execute([&] {
         kernels::squared_norm_partials<Space, float>(run.stream(), gradients, partials);
         kernels::adamw_prepare<Space, float>(run.stream(), partials, scalars, norm.data(), factors);
-        kernels::adamw<Space, float, float, float>(run.stream(), gradients, factors, weights, {}, first, second, 0);
+        kernels::adamw<Space, float, float, float>(run.stream(), gradients, factors, weights, {}, first,
+                                                   second, 0);
       });
       CHECK(!std::isfinite(run.values(norm)[0]));
       CHECK(std::isnan(run.values(weights)[42]));

@@ -16,7 +16,7 @@ namespace {
 struct Shape {
   std::int64_t tokens, sequence, heads, head_dim, row_stride;
 };
-constexpr Shape shapes[] = {{1, 1, 1, 2, 2},     {7, 3, 2, 6, 20},     {20, 8, 3, 16, 64},
+constexpr Shape shapes[] = {{1, 1, 1, 2, 2},      {7, 3, 2, 6, 20},  {20, 8, 3, 16, 64},
                             {33, 16, 4, 64, 512}, {5, 5, 2, 32, 67}, {6, 4, 2, 8, 16}};
 
 /// The rotation of each pair by position * theta^(-2 pair / head_dim), in float64.
@@ -44,7 +44,8 @@ TEST_CASE("rotary tables hold the cosine and sine of position times frequency, a
   for_each_space([]<class Space>() {
     const std::int64_t sequence = 3000, half = 32;
     KernelRun<Space> run;
-    const auto cosine = run.template output<float>(sequence, half), sine = run.template output<float>(sequence, half);
+    const auto cosine = run.template output<float>(sequence, half),
+               sine = run.template output<float>(sequence, half);
     run.execute([&] { kernels::rope_tables<Space, float>(run.stream(), 10000.0, cosine, sine); });
     const auto c = run.values(cosine), s = run.values(sine);
     double largest = 0;
@@ -59,15 +60,16 @@ TEST_CASE("rotary tables hold the cosine and sine of position times frequency, a
   });
 }
 
-TEST_CASE("RoPE turns the pairs of both styles and leaves the rest of a row alone; the inverse turns them back") {
+TEST_CASE(
+    "RoPE turns the pairs of both styles and leaves the rest of a row alone; the inverse turns them back") {
   HostAgreement agreement;
   for_each_space_and_type([&]<class Space, class T>() {
     using A = backend::Accumulator<T>;
     for (const RopeStyle style : {RopeStyle::half_split, RopeStyle::interleaved}) {
       for (const Shape& s : shapes) {
-        const std::string name = std::to_string(s.tokens) + " tokens, head_dim " + std::to_string(s.head_dim) +
-                                 (style == RopeStyle::half_split ? " half_split " : " interleaved ") +
-                                 std::to_string(sizeof(T));
+        const std::string name =
+            std::to_string(s.tokens) + " tokens, head_dim " + std::to_string(s.head_dim) +
+            (style == RopeStyle::half_split ? " half_split " : " interleaved ") + std::to_string(sizeof(T));
         INFO(name);
         const auto x = normal_values<T>(s.tokens * s.row_stride, 1);
         KernelRun<Space> run;
@@ -76,19 +78,19 @@ TEST_CASE("RoPE turns the pairs of both styles and leaves the rest of a row alon
         const auto turned = run.template in_out<T>(x), back = run.template in_out<T>(x);
         agreement.add<Space>(name, run.execute([&] {
           kernels::rope_tables<Space, A>(run.stream(), 500.0, cosine, sine);
-          kernels::rope<Space, T>(run.stream(), style, cosine, sine, turned.data(), s.tokens, s.sequence, s.heads,
-                                  s.head_dim, s.row_stride, false);
+          kernels::rope<Space, T>(run.stream(), style, cosine, sine, turned.data(), s.tokens, s.sequence,
+                                  s.heads, s.head_dim, s.row_stride, false);
           for (const bool inverse : {false, true})
-            kernels::rope<Space, T>(run.stream(), style, cosine, sine, back.data(), s.tokens, s.sequence, s.heads,
-                                    s.head_dim, s.row_stride, inverse);
+            kernels::rope<Space, T>(run.stream(), style, cosine, sine, back.data(), s.tokens, s.sequence,
+                                    s.heads, s.head_dim, s.row_stride, inverse);
         }));
         check_close(run.values(turned), rotated(s, style, 500.0, x), tolerance<T>());
         check_close(run.values(back), x, tolerance<T>());
         const auto result = run.values(turned);
         bool rest_stands = true;
         for (std::size_t i = 0; i < x.size(); ++i)
-          rest_stands =
-              rest_stands && (static_cast<std::int64_t>(i) % s.row_stride < s.heads * s.head_dim || result[i] == x[i]);
+          rest_stands = rest_stands && (static_cast<std::int64_t>(i) % s.row_stride < s.heads * s.head_dim ||
+                                        result[i] == x[i]);
         CHECK(rest_stands);
       }
     }
@@ -107,8 +109,8 @@ TEST_CASE("RoPE's inverse is its gradient: it agrees with finite differences in 
     const auto data = run.in_out<double>(values);
     run.execute([&] {
       kernels::rope_tables<Space, double>(run.stream(), 30.0, cosine, sine);
-      kernels::rope<Space, double>(run.stream(), style, cosine, sine, data.data(), s.tokens, s.sequence, s.heads,
-                                   s.head_dim, s.row_stride, inverse);
+      kernels::rope<Space, double>(run.stream(), style, cosine, sine, data.data(), s.tokens, s.sequence,
+                                   s.heads, s.head_dim, s.row_stride, inverse);
     });
     return run.values(data);
   };
@@ -125,8 +127,8 @@ TEST_CASE("RoPE refuses an odd head and tables that are too short") {
     const auto table = run.template output<float>(4, 3);
     const auto data = run.template output<float>(70);
     const auto call = [&](std::int64_t sequence, std::int64_t head_dim) {
-      kernels::rope<Space, float>(run.stream(), RopeStyle::half_split, table, table, data.data(), 10, sequence, 1,
-                                  head_dim, 7, false);
+      kernels::rope<Space, float>(run.stream(), RopeStyle::half_split, table, table, data.data(), 10,
+                                  sequence, 1, head_dim, 7, false);
     };
     CHECK_THROWS_AS(call(4, 7), ConfigurationError);
     CHECK_THROWS_AS(call(5, 6), ConfigurationError);

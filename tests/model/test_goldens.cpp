@@ -49,7 +49,10 @@ void check(model::Precision precision, double tolerance) {
       CHECK(errors.gradient_error.size() > 10);
       for (const auto& [name, error] : errors.gradient_error) {
         CAPTURE(name);
-        CHECK(error <= tolerance);
+        // A key bias shifts all scores of a query almost alike, which softmax ignores: its gradient is what rounding
+        // leaves of a sum that cancels.
+        const bool cancels = name.ends_with("k_proj.bias") && precision == model::Precision::bf16;
+        CHECK(error <= (cancels ? 10 * tolerance : tolerance));
       }
       CHECK(!errors.final_error.empty());
       for (const auto& [name, error] : errors.final_error) {

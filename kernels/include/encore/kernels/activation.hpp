@@ -5,7 +5,8 @@
 
 namespace encore::kernels {
 
-/// exact: x * (1 + erf(x / sqrt 2)) / 2. tanh: the approximation of GPT-2 (`gelu_new`), Hendrycks and Gimpel, 2016.
+/// exact: x * (1 + erf(x / sqrt 2)) / 2. tanh: the approximation of GPT-2 (`gelu_new`), Hendrycks and Gimpel,
+/// 2016.
 enum class Gelu { exact, tanh };
 
 /// output = gelu(input). Both [rows, columns]; output may be input.
@@ -17,15 +18,15 @@ template <class Space, class T>
 void gelu_backward(Stream<Space>& stream, Gelu kind, Matrix<const T, Space> input,
                    Matrix<const T, Space> output_gradient, Matrix<T, Space> input_gradient);
 
-/// output = gate / (1 + exp(-gate)) * up. gate_up [tokens, 2 * ffn], the gate in the first half of a row and up
-/// in the second; output [tokens, ffn]. Shazeer, "GLU Variants Improve Transformer", 2020.
+/// output = gate / (1 + exp(-gate)) * up. gate_up [tokens, 2 * ffn], the gate in the first half of a row and
+/// up in the second; output [tokens, ffn]. Shazeer, "GLU Variants Improve Transformer", 2020.
 template <class Space, class T>
 void swiglu_forward(Stream<Space>& stream, Matrix<const T, Space> gate_up, Matrix<T, Space> output);
 
 /// Gradient with respect to gate and up. gate_up and gate_up_gradient [tokens, 2 * ffn], may be the same;
 /// output_gradient [tokens, ffn].
 template <class Space, class T>
-void swiglu_backward(Stream<Space>& stream, Matrix<const T, Space> gate_up, Matrix<const T, Space> output_gradient,
-                     Matrix<T, Space> gate_up_gradient);
+void swiglu_backward(Stream<Space>& stream, Matrix<const T, Space> gate_up,
+                     Matrix<const T, Space> output_gradient, Matrix<T, Space> gate_up_gradient);
 
 }  // namespace encore::kernels

@@ -6,16 +6,18 @@
 namespace encore::kernels {
 
 /// output[i] = table[ids[i]] + positions[i % sequence].
-/// ids [tokens], each in [0, vocabulary) (checked where tokens enter the program, not here); table [vocabulary,
-/// hidden]; positions [>= sequence, hidden] or empty; output [tokens, hidden].
+/// ids [tokens], each in [0, vocabulary) (checked where tokens enter the program, not here); table
+/// [vocabulary, hidden]; positions [>= sequence, hidden] or empty; output [tokens, hidden].
 template <class Space, class T>
-void embedding_forward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids, Matrix<const T, Space> table,
-                       Matrix<const T, Space> positions, std::int64_t sequence, Matrix<T, Space> output);
+void embedding_forward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
+                       Matrix<const T, Space> table, Matrix<const T, Space> positions, std::int64_t sequence,
+                       Matrix<T, Space> output);
 
 /// The stable permutation that sorts the ids: ids[order[0]] <= ids[order[1]] <= ..., equal ids by position.
 /// ids and order [tokens], tokens < 2^31. Serves every embedding_backward of the same ids.
 template <class Space>
-void token_order(Stream<Space>& stream, Vector<const std::int32_t, Space> ids, Vector<std::int32_t, Space> order);
+void token_order(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
+                 Vector<std::int32_t, Space> order);
 
 /// Rows of the workspace of embedding_backward.
 std::int64_t embedding_workspace_rows(std::int64_t tokens);
@@ -27,7 +29,8 @@ std::int64_t embedding_workspace_rows(std::int64_t tokens);
 template <class Space, class T, class G>
 void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
                         Vector<const std::int32_t, Space> order, Matrix<const T, Space> output_gradient,
-                        Matrix<G, Space> table_gradient, Matrix<Accumulator<T>, Space> workspace, bool accumulate);
+                        Matrix<G, Space> table_gradient, Matrix<Accumulator<T>, Space> workspace,
+                        bool accumulate);
 
 /// positions_gradient[p] (+)= sum of output_gradient[i] over i % sequence == p; rows >= sequence become zero
 /// unless `accumulate`. output_gradient [tokens, hidden]; positions_gradient [>= sequence, hidden].

@@ -5,8 +5,8 @@
 
 namespace encore::kernels {
 
-/// values[e] = mean + deviation * a standard normal number that depends on (seed, segment, e) only: Philox and
-/// the Box-Muller transform, in double.
+/// values[e] = mean + deviation * a standard normal number that depends on (seed, segment, e) only: Philox
+/// and the Box-Muller transform, in double.
 template <class Space, class T>
 void fill_normal(Stream<Space>& stream, Vector<T, Space> values, double mean, double deviation,
                  std::uint64_t seed, std::uint32_t segment);

@@ -17,8 +17,9 @@ void rms_norm_forward(Stream<Space>& stream, Matrix<const T, Space> input, Vecto
 /// Kiros and Hinton, "Layer Normalization", 2016.
 template <class Space, class T>
 void layer_norm_forward(Stream<Space>& stream, Matrix<const T, Space> input, Vector<const T, Space> weight,
-                        Vector<const T, Space> bias, Matrix<T, Space> output, Vector<Accumulator<T>, Space> mean,
-                        Vector<Accumulator<T>, Space> inverse_std, double epsilon);
+                        Vector<const T, Space> bias, Matrix<T, Space> output,
+                        Vector<Accumulator<T>, Space> mean, Vector<Accumulator<T>, Space> inverse_std,
+                        double epsilon);
 
 /// Rows of the workspace of rms_norm_backward; layer_norm_backward needs twice as many.
 std::int64_t normalization_workspace_rows(std::int64_t tokens, std::int64_t hidden);
@@ -30,10 +31,10 @@ std::int64_t normalization_workspace_rows(std::int64_t tokens, std::int64_t hidd
 /// workspace [normalization_workspace_rows(tokens, hidden), hidden].
 template <class Space, class T, class G>
 void rms_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vector<const T, Space> weight,
-                       Vector<const Accumulator<T>, Space> inverse_rms, Matrix<const T, Space> output_gradient,
-                       Matrix<const T, Space> residual_gradient, Matrix<T, Space> input_gradient,
-                       Vector<G, Space> weight_gradient, Matrix<Accumulator<T>, Space> workspace,
-                       bool accumulate);
+                       Vector<const Accumulator<T>, Space> inverse_rms,
+                       Matrix<const T, Space> output_gradient, Matrix<const T, Space> residual_gradient,
+                       Matrix<T, Space> input_gradient, Vector<G, Space> weight_gradient,
+                       Matrix<Accumulator<T>, Space> workspace, bool accumulate);
 
 /// With n = (input - mean) * inverse_std and d = output_gradient * weight:
 /// input_gradient = inverse_std * (d - mean(d) - n * mean(d * n)) + residual_gradient;
@@ -42,9 +43,10 @@ void rms_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vect
 template <class Space, class T, class G>
 void layer_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vector<const T, Space> weight,
                          Vector<const Accumulator<T>, Space> mean,
-                         Vector<const Accumulator<T>, Space> inverse_std, Matrix<const T, Space> output_gradient,
-                         Matrix<const T, Space> residual_gradient, Matrix<T, Space> input_gradient,
-                         Vector<G, Space> weight_gradient, Vector<G, Space> bias_gradient,
-                         Matrix<Accumulator<T>, Space> workspace, bool accumulate);
+                         Vector<const Accumulator<T>, Space> inverse_std,
+                         Matrix<const T, Space> output_gradient, Matrix<const T, Space> residual_gradient,
+                         Matrix<T, Space> input_gradient, Vector<G, Space> weight_gradient,
+                         Vector<G, Space> bias_gradient, Matrix<Accumulator<T>, Space> workspace,
+                         bool accumulate);
 
 }  // namespace encore::kernels

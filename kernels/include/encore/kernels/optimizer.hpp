@@ -14,8 +14,8 @@ template <class Space, class G>
 void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradients,
                            Vector<double, Space> partials);
 
-/// Device addresses of what an AdamW step depends on. `clip` 0 leaves gradients unclipped; `step` counts from 1;
-/// gradients count `gradient_scale` times (1 / microbatches, 1 / loss scale).
+/// Device addresses of what an AdamW step depends on. `clip` 0 leaves gradients unclipped; `step` counts from
+/// 1; gradients count `gradient_scale` times (1 / microbatches, 1 / loss scale).
 struct AdamwScalars {
   const double* learning_rate;
   const double* weight_decay;
@@ -30,22 +30,23 @@ struct AdamwScalars {
 /// Length of the factors that adamw_prepare hands to adamw.
 std::int64_t adamw_factor_count();
 
-/// *gradient_norm = gradient_scale * sqrt(sum of partials), and the factors of the step, among them clipping by
-/// min(1, clip / (norm + 1e-6)) as torch.nn.utils.clip_grad_norm_ does. A norm that is not finite is reported as
-/// it is, and the step is not skipped: the weights become NaN, as with torch.
+/// *gradient_norm = gradient_scale * sqrt(sum of partials), and the factors of the step, among them clipping
+/// by min(1, clip / (norm + 1e-6)) as torch.nn.utils.clip_grad_norm_ does. A norm that is not finite is
+/// reported as it is, and the step is not skipped: the weights become NaN, as with torch.
 /// partials [any number > 0]; factors [adamw_factor_count()], A = Accumulator of the weight type.
 template <class Space, class A>
 void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, AdamwScalars scalars,
                    double* gradient_norm, Vector<A, Space> factors);
 
 /// One step of decoupled weight decay (Loshchilov and Hutter, 2019) as torch.optim.AdamW takes it:
-/// w *= 1 - lr * decay for the elements [0, decayed); m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-/// w -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + epsilon).
-/// All [elements]; master (the weights in Accumulator<T>) may be empty, else it is what is updated and `weights`
-/// is its rounded copy. S is the type of the moments.
+/// w *= 1 - lr * decay for the elements [0, decayed); m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2)
+/// g^2; w -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + epsilon).
+/// All [elements]; master (the weights in Accumulator<T>) may be empty, else it is what is updated and
+/// `weights` is its rounded copy. S is the type of the moments.
 template <class Space, class T, class G, class S>
-void adamw(Stream<Space>& stream, Vector<const G, Space> gradients, Vector<const Accumulator<T>, Space> factors,
-           Vector<T, Space> weights, Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
+void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
+           Vector<const Accumulator<T>, Space> factors, Vector<T, Space> weights,
+           Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
            Vector<S, Space> second_moment, std::int64_t decayed);
 
 }  // namespace encore::kernels
