@@ -97,18 +97,28 @@ void store_row(const A* source, std::int64_t columns, A factor, T* destination) 
   for (std::int64_t c = 0; c < columns; ++c) destination[c] = T(source[c] * factor);
 }
 
-/// Multipliers of `count` neighbouring probabilities from element `first` on: 0 or 1 / (1 - probability).
+/// Multipliers of `count` (at most 64) neighbouring probabilities from element `first` on: 0 or
+/// 1 / (1 - probability).
 template <class A>
 void dropout_factors(const AttentionDropout& dropout, std::uint64_t first, std::int64_t count, A* factors) {
+  constexpr std::int64_t most_quads = 64 / 4 + 1;
   const double probability = *dropout.probability;
   const A kept = static_cast<A>(1.0 / (1.0 - probability));
   const RandomState state = *dropout.state;
-  for (std::int64_t done = 0; done < count;) {
-    const std::uint64_t element = first + static_cast<std::uint64_t>(done);
-    const PhiloxCounter words = random_words(state, dropout.segment, element / 4);
-    for (std::uint64_t lane = element % 4; lane < 4 && done < count; ++lane, ++done)
-      factors[done] = static_cast<double>(uniform_of(words.word[lane])) < probability ? A(0) : kept;
+  const std::uint32_t segment = dropout.segment;
+  const std::int64_t skipped = static_cast<std::int64_t>(first % 4);
+  const std::int64_t quads = (skipped + count + 3) / 4;
+  std::uint32_t words[4 * most_quads];
+#pragma GCC ivdep
+  for (std::int64_t quad = 0; quad < quads; ++quad) {
+    const PhiloxCounter counter = random_words(state, segment, first / 4 + static_cast<std::uint64_t>(quad));
+    words[4 * quad] = counter.word[0];
+    words[4 * quad + 1] = counter.word[1];
+    words[4 * quad + 2] = counter.word[2];
+    words[4 * quad + 3] = counter.word[3];
   }
+  for (std::int64_t i = 0; i < count; ++i)
+    factors[i] = static_cast<double>(uniform_of(words[skipped + i])) < probability ? A(0) : kept;
 }
 
 /// Consecutive pieces of a team's scratch memory, each aligned to 64 bytes.

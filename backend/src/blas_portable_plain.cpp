@@ -40,9 +40,15 @@ void pack_transposed_first(const T* first, std::int64_t stride, std::int64_t k_b
   for (std::int64_t row = row_begin; row < row_end; row += micro_rows, packed += micro_rows * depth) {
     const std::int64_t count = std::min<std::int64_t>(micro_rows, row_end - row);
     const T* source = first + k_begin * stride + row;
-    for (std::int64_t p = 0; p < depth; ++p)
-      for (std::int64_t i = 0; i < micro_rows; ++i)
-        packed[p * micro_rows + i] = i < count ? static_cast<A>(source[p * stride + i]) : A(0);
+    if (count == micro_rows) {
+      for (std::int64_t p = 0; p < depth; ++p)
+        for (std::int64_t i = 0; i < micro_rows; ++i)
+          packed[p * micro_rows + i] = static_cast<A>(source[p * stride + i]);
+    } else {
+      for (std::int64_t p = 0; p < depth; ++p)
+        for (std::int64_t i = 0; i < micro_rows; ++i)
+          packed[p * micro_rows + i] = i < count ? static_cast<A>(source[p * stride + i]) : A(0);
+    }
   }
 }
 
