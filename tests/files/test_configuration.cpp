@@ -7,7 +7,6 @@
 
 #include <initializer_list>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -327,53 +326,6 @@ TEST_CASE("a detail of a weaker source gives way to the kind of recording that a
         gpt2);
 }
 
-TEST_CASE("every preset resolves, is described, and has its own name") {
-  std::set<std::string_view> names;
-  for (const Preset& known : presets()) {
-    CAPTURE(known.name);
-    CHECK(names.insert(known.name).second);
-    CHECK_FALSE(known.help.empty());
-    CHECK_NOTHROW(ConfigurationSources().preset(known.name).resolve());
-  }
-  CHECK_THROWS_WITH_AS(ConfigurationSources().preset("gpt2-125m"),
-                       "there is no preset 'gpt2-125m' (did you mean 'gpt2-124m'?)", ConfigurationError);
-  CHECK_THROWS_WITH_AS(ConfigurationSources().preset("x"), doctest::Contains("there are bytes, tiny-launch"),
-                       ConfigurationError);
-  CHECK_THROWS_WITH_AS(ConfigurationSources().preset("bytes").preset("gpt2"),
-                       "two presets, bytes and gpt2: choose one", ConfigurationError);
-}
-
-TEST_CASE("presets of public models have the public numbers of parameters") {
-  const auto count = [](const char* name) {
-    return parameter_count(ConfigurationSources().preset(name).resolve().configuration.model);
-  };
-  CHECK(count("gpt2") == 124'439'808);
-  CHECK(count("gpt2-xl") == 1'557'611'200);
-  CHECK(count("llama-3.2-1b") == 1'235'814'400);
-  CHECK(count("llama-3-8b") == 8'030'261'248);
-  CHECK(count("tinyllama-1.1b") == 1'100'048'384);
-}
-
-TEST_CASE("the peer's workloads have its shapes, types and optimizer") {
-  const Configuration peer = ConfigurationSources().preset("gpt-1b").resolve().configuration;
-  CHECK(peer.model.layers == 16);
-  CHECK(peer.model.head_dim == 128);
-  CHECK(peer.model.ffn == 8192);
-  CHECK_FALSE(peer.model.tie_embeddings);
-  CHECK(peer.model.norm_epsilon == 1e-5);
-  CHECK(peer.train.seq == 2048);
-  CHECK(peer.train.microbatch == 2);
-  CHECK(peer.train.precision == Precision::bf16);
-  CHECK(peer.train.gradient_type == Precision::bf16);
-  CHECK(peer.train.optimizer_state == Precision::bf16);
-  CHECK_FALSE(peer.train.master_weights);
-  CHECK(peer.train.min_lr == 1e-4);
-  CHECK(peer.train.clip == 0);
-  // As the peer counts them: embedding, head, layers and norms.
-  CHECK(parameter_count(peer.model) ==
-        2 * 50304LL * 2048 + 16 * (4 * 2048LL * 2048 + 3 * 2048LL * 8192 + 2 * 2048) + 2048);
-}
-
 TEST_CASE("a resolved configuration, printed and read as a file, resolves to itself") {
   std::mt19937 random(3);
   const auto pick = [&random](std::initializer_list<const char*> options) {
@@ -403,6 +355,16 @@ TEST_CASE("a resolved configuration, printed and read as a file, resolves to its
     CHECK(ConfigurationSources().json(json, "printed").resolve().configuration == resolved.configuration);
   }
   CHECK(resolved_count > 100);
+}
+
+TEST_CASE("an error shows a long value cut between characters, and on one line") {
+  std::string value;
+  for (int i = 0; i < 100; ++i) value += "\xc3\xa4";
+  std::string shown = "model.layers = '";
+  for (int i = 0; i < 60; ++i) shown += "\xc3\xa4";
+  check_refused("model.layers=" + value, (shown + "...' (--set)").c_str());
+  check_refused("model.layers=a" + value, "\xc3\xa4...' (--set)");
+  check_refused("model.layers=1\n2", "model.layers = '1\\x0a2' (--set)");
 }
 
 TEST_CASE("a configuration built by hand is checked like a parsed one") {

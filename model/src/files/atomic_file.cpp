@@ -36,7 +36,7 @@ AtomicFile::AtomicFile(Names names, Unfinished unfinished) noexcept
     : names_(std::move(names)), unfinished_(unfinished) {}
 
 // Delegating makes the object complete before anything can throw: the destructor then closes and removes.
-AtomicFile::AtomicFile(std::filesystem::path target, Unfinished unfinished)
+AtomicFile::AtomicFile(const std::filesystem::path& target, Unfinished unfinished)
     : AtomicFile(Names{target, target, {}}, unfinished) {
   std::error_code error;
   if (std::filesystem::is_symlink(std::filesystem::symlink_status(target, error))) {

@@ -207,10 +207,7 @@ Value parse_value(const Key& key, std::string_view text, std::string_view source
 
 Value parse_value(const Key& key, const nlohmann::json& json, std::string_view source) {
   std::optional<Value> value = typed(key, json);
-  if (!value) {
-    const std::string shown = in_quotes(json.dump());
-    refuse(key, std::string_view(shown).substr(1, shown.size() - 2), source);
-  }
+  if (!value) refuse(key, printable(json.dump()), source);
   check_value(key, *value, source);
   return *std::move(value);
 }

@@ -61,11 +61,6 @@ bool says_nothing(const nlohmann::json& value) {
   return value.is_null() || empty || value == false;
 }
 
-std::string shown(const nlohmann::json& value) {
-  const std::string text = in_quotes(value.dump());
-  return text.substr(1, text.size() - 2);
-}
-
 }  // namespace
 
 HuggingFaceFields::HuggingFaceFields(const nlohmann::json& fields, std::string source)
@@ -104,7 +99,8 @@ void HuggingFaceFields::refuse_rest() const {
 
 void HuggingFaceFields::refuse(std::string_view field, std::string_view what_is_allowed) const {
   throw ConfigurationError(fmt::format("{} = {} of {} is not supported in this version, {}", in_quotes(field),
-                                       shown(fields_.at(std::string(field))), source_, what_is_allowed));
+                                       printable(fields_.at(std::string(field)).dump()), source_,
+                                       what_is_allowed));
 }
 
 }  // namespace encore::model

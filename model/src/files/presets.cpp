@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "text.hpp"
 
@@ -113,8 +112,8 @@ std::span<const Preset> presets() { return table; }
 
 const Preset& preset(std::string_view name) {
   if (const auto found = std::ranges::find(table, name, &Preset::name); found != table.end()) return *found;
-  std::vector<std::string_view> names;
-  for (const Preset& known : table) names.push_back(known.name);
+  std::array<std::string_view, table.size()> names;
+  std::ranges::transform(table, names.begin(), &Preset::name);
   std::string hint = did_you_mean(name, names);
   if (hint.empty()) hint = fmt::format("; there are {}", fmt::join(names, ", "));
   throw ConfigurationError(fmt::format("there is no preset {}{}", in_quotes(name), hint));

@@ -69,8 +69,7 @@ std::string json_error_text(const nlohmann::json::exception& error) {
   // "[json.exception.parse_error.101] parse error at ...: syntax error while parsing value - ..."
   if (const std::size_t end = text.find("] "); text.starts_with('[') && end != std::string_view::npos)
     text.remove_prefix(end + 2);
-  const std::string one_line = in_quotes(text);
-  return one_line.substr(1, one_line.size() - 2);
+  return printable(text);
 }
 
 nlohmann::json parse_json_object(std::string_view text) {

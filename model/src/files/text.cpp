@@ -3,15 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <system_error>
 
 namespace encore::model {
 
-std::string in_quotes(std::string_view text) {
-  constexpr std::size_t longest = 120;
-  std::string result = "'";
-  for (const char character : text.substr(0, longest)) {
+namespace {
+
+void append_printable(std::string& result, std::string_view text) {
+  for (const char character : text) {
     const auto byte = static_cast<unsigned char>(character);
     // Bytes from 0x80 on are kept: they are UTF-8 in any path or name that a person can read.
     if (byte < 0x20 || byte == 0x7f) {
@@ -20,21 +21,29 @@ std::string in_quotes(std::string_view text) {
       result += character;
     }
   }
-  if (text.size() > longest) result += "...";
-  result += '\'';
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t longest = 120;
+  const auto within_character = [text](std::size_t i) {
+    return (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80;
+  };
+  std::size_t length = std::min(text.size(), longest);
+  while (0 < length && length < text.size() && within_character(length)) --length;
+  std::string result;
+  append_printable(result, text.substr(0, length));
+  if (length < text.size()) result += "...";
   return result;
 }
 
+std::string in_quotes(std::string_view text) { return "'" + printable(text) + "'"; }
+
 std::string path_in_quotes(const std::filesystem::path& path) {
-  // A path is shown whole: cut, it would not name the file.
-  const std::string& name = path.native();
   std::string result = "'";
-  for (std::size_t begin = 0; begin < name.size(); begin += 64) {
-    const std::string part = in_quotes(std::string_view(name).substr(begin, 64));
-    result.append(part, 1, part.size() - 2);
-  }
-  result += '\'';
-  return result;
+  append_printable(result, path.native());
+  return result + "'";
 }
 
 std::string system_error_text(int error_number) { return std::generic_category().message(error_number); }

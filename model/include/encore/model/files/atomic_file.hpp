@@ -24,7 +24,7 @@ class AtomicFile {
     keep     ///< it stays, and its contents are kept by the next AtomicFile of this kind
   };
 
-  explicit AtomicFile(std::filesystem::path target, Unfinished unfinished = Unfinished::remove);
+  explicit AtomicFile(const std::filesystem::path& target, Unfinished unfinished = Unfinished::remove);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
