@@ -83,6 +83,12 @@ TEST_CASE("portable attention on CUDA and its gradients agree with the definitio
   }
 }
 
+TEST_CASE("bfloat16 attention on CUDA agrees with the definition whichever engine takes it") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  for (const Case& c : cases()) check<bfloat16>(c, run<bfloat16>(c, stream, attention), 1e-2, 3e-2);
+}
+
 TEST_CASE("portable attention on CUDA has the same bits every time and when replayed") {
   Stream<Cuda> stream;
   Attention<Cuda> attention(stream);

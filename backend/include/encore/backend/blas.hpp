@@ -44,7 +44,8 @@ struct MatrixProductOptions {
 /// Owns its workspace and remembers the algorithm chosen for each shape. One stream at a time.
 /// On hosts OpenBLAS computes float and double where it was found, passes a short check of its results, and runs
 /// kernels made for this processor (releases older than the processor fall back to SSE3 ones, four times slower
-/// than the portable kernel); bfloat16 operands always take the portable kernel.
+/// than the portable kernel); bfloat16 operands always take the portable kernel. Where OpenBLAS is used it is set
+/// to one thread, for the whole process.
 template <class Space>
 class Blas {
  public:
