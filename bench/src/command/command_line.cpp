@@ -128,16 +128,17 @@ std::string shown(const std::string& text) {
 }
 
 [[noreturn]] void throw_unknown(const std::string& argument, const CLI::App& app) {
+  const std::string help =
+      fmt::format("`encore {}--help` lists them", app.get_parent() ? app.get_name() + " " : "");
+  if (!argument.starts_with('-'))
+    throw UsageError(fmt::format("'{}' stands where an option should: {}", shown(argument), help));
   const std::string name = argument.substr(0, argument.find('='));
-  if (!name.starts_with('-'))
-    throw UsageError(fmt::format("'{}' stands where an option should: `encore {} --help` lists them",
-                                 shown(argument), app.get_name()));
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options())
     for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
   const std::vector<std::string_view> views(names.begin(), names.end());
-  throw UsageError(fmt::format("unknown option '{}'{}: `encore {} --help` lists them", shown(name),
-                               model::did_you_mean(name, views), app.get_name()));
+  throw UsageError(
+      fmt::format("unknown option '{}'{}: {}", shown(name), model::did_you_mean(name, views), help));
 }
 
 void require_command(const std::vector<std::string>& arguments) {
@@ -160,7 +161,7 @@ Command parse(const std::vector<std::string>& arguments) {
 
   CLI::App app{"Trains transformer models: a step is recorded once and replayed.", "encore"};
   app.set_version_flag("--version", version_line());
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // which one was checked already; unknown options come first
   CLI::App* const train_app =
       app.add_subcommand("train", "train a model; without options: a small one on the shipped text");
   CLI::App* const evaluate_app =

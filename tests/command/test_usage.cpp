@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include "run_command.hpp"
+
+TEST_CASE("help and version are printed and end well") {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--help"}, {"train", "--help"}, {"eval", "-h"}, {"info", "--help"}}) {
+    const Outcome outcome = encore(arguments);
+    CHECK(outcome.code == 0);
+    CHECK(outcome.error.empty());
+    CHECK(outcome.output.find("--") != std::string::npos);
+  }
+  const Outcome version = encore({"--version"});
+  CHECK(version.code == 0);
+  CHECK(version.output.starts_with("encore 0."));
+}
+
+TEST_CASE("the help of train names every flag") {
+  const std::string help = encore({"train", "--help"}).output;
+  for (const char* const flag :
+       {"--config", "--preset", "--data", "--text", "--backend", "--steps", "--seed", "--log", "--save",
+        "--load", "--set", "--threads", "--quiet", "--no-verdict", "--verdict-steps", "--cuda_graph_impl",
+        "--cuda_graph_scope", "--cuda_graph_modules", "--cuda_graph_warmup_steps"})
+    CHECK_MESSAGE(help.find(flag) != std::string::npos, flag);
+}
+
+TEST_CASE("a missing or unknown command is answered with the list of commands") {
+  check_refused(encore({}), 2, {"train", "eval", "info"});
+  check_refused(encore({"plan"}), 2, {"'plan'", "train, eval, info"});
+  check_refused(encore({"trian"}), 2, {"'trian'", "did you mean 'train'"});
+}
+
+TEST_CASE("an unknown option is answered with the nearest one") {
+  check_refused(encore({"train", "--stpes", "3"}), 2, {"'--stpes'", "did you mean '--steps'"});
+  check_refused(encore({"eval", "--gloden", "--load", "x"}), 2, {"'--gloden'", "did you mean '--golden'"});
+  check_refused(encore({"--frobnicate"}), 2, {"'--frobnicate'"});
+  check_refused(encore({"train", "--zzzzzzzzzz"}), 2, {"'--zzzzzzzzzz'", "encore train --help"});
+}
+
+TEST_CASE("an argument that is no option is refused") {
+  check_refused(encore({"train", "model.json"}), 2, {"'model.json'"});
+  check_refused(encore({"info", "train"}), 2, {"'train'"});
+}
+
+TEST_CASE("options that need a value, or a number, or exclude each other say so") {
+  check_refused(encore({"train", "--config"}), 2, {"--config"});
+  check_refused(encore({"train", "--threads", "many"}), 2, {"--threads"});
+  check_refused(encore({"train", "--threads", "0"}), 2, {"--threads"});
+  check_refused(encore({"train", "--verdict-steps", "-1"}), 2, {"--verdict-steps"});
+  check_refused(encore({"train", "--no-verdict", "--verdict-steps", "3"}), 2,
+                {"--no-verdict", "--verdict-steps"});
+  check_refused(encore({"train", "--data", "a.bin", "--text", "b.txt"}), 2, {"--data", "--text"});
+  check_refused(encore({"train", "--steps", "5", "--steps", "6"}), 2, {"--steps"});
+  check_refused(encore({"eval"}), 2, {"--load"});
+  check_refused(encore({"eval", "--load", "a", "--tolerance", "1e-5"}), 2, {"--tolerance", "--golden"});
+}
+
+TEST_CASE("an argument of many bytes or of control characters gives one readable line") {
+  check_refused(encore({std::string(100000, 'x')}), 2, {"unknown command"});
+  check_refused(encore({"train", "--set", "a\nb=\x01"}), 2, {"unknown configuration key"});
+  check_refused(encore({"tr\nain\x1b[31m"}), 2, {"unknown command"});
+}
