@@ -48,7 +48,7 @@ void Stream<Space>::copy_to_host(void* host, const void* device, std::size_t byt
   refuse_while_recording("host copy", label);
   if (mode_ == StreamMode::prime) return;
   ++counters_.host_copies;
-  std::memcpy(host, device, bytes);
+  if (bytes > 0) std::memcpy(host, device, bytes);  // An empty array may have a null address.
 }
 
 template <class Space>
