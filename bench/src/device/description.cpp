@@ -9,6 +9,16 @@ namespace encore::command {
 
 namespace {
 
+std::string compiler() {
+#if defined(__clang__)
+  return "Clang " __clang_version__;
+#elif defined(__GNUC__)
+  return "GNU " __VERSION__;
+#else
+  return "unknown";
+#endif
+}
+
 template <class Space>
 void append_description(std::vector<DeviceDescription>& descriptions) {
   backend::Stream<Space> stream;
@@ -23,7 +33,7 @@ BuildDescription describe_build() {
   BuildDescription build;
   build.kokkos = std::to_string(KOKKOS_VERSION / 10000) + "." + std::to_string(KOKKOS_VERSION / 100 % 100) +
                  "." + std::to_string(KOKKOS_VERSION % 100);
-  build.compiler = ENCORE_COMPILER;
+  build.compiler = compiler();
   for (const backend::Backend backend : backend::built_backends())
     build.backends.emplace_back(name_of(backend));
   if (ENCORE_HAVE_OPENBLAS) build.libraries.emplace_back("OpenBLAS");
