@@ -81,7 +81,8 @@ TEST_CASE("random chains replay on any number of threads as they run in order") 
     replayed = in_order;
     Tape tape;
     for (int kernel = 0; kernel < 40; ++kernel) {
-      const std::size_t target = generator() % arrays, source = (target + 1 + generator() % (arrays - 1)) % arrays;
+      const std::size_t target = generator() % arrays,
+                        source = (target + 1 + generator() % (arrays - 1)) % arrays;
       const std::int64_t factor = static_cast<std::int64_t>(generator() % 3);
       const Step step{&in_order[target], &in_order[source], factor};
       run_step(&step, 0, 61, 0);
@@ -90,6 +91,26 @@ TEST_CASE("random chains replay on any number of threads as they run in order") 
     tape.replay(1 + round % 4);
     CHECK(replayed == in_order);
   }
+}
+
+TEST_CASE("each replay runs each item once, also when there are fewer threads than asked for") {
+  std::vector<int> counts(1003, 0);
+  const auto count = [](const void* functor, std::int64_t begin, std::int64_t end, std::size_t) {
+    int* data = *static_cast<int* const*>(functor);
+    for (std::int64_t i = begin; i < end; ++i) ++data[i];
+  };
+  Tape tape;
+  tape.append("count", {write(counts.data(), counts.size())}, 1003, 0, count, counts.data());
+  tape.append("count", {write(counts.data(), counts.size())}, 1003, 0, count, counts.data());
+  int runs = 0;
+  for (const int threads : {1, 2, 3, 7, 2}) {
+    tape.replay(threads);
+    CHECK(counts == std::vector<int>(1003, 2 * ++runs));
+  }
+#pragma omp parallel num_threads(2)
+#pragma omp single
+  tape.replay(4);  // a nested region: one thread
+  CHECK(counts == std::vector<int>(1003, 2 * ++runs));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
 
 namespace {
@@ -17,8 +18,8 @@ BufferId add(Outline& outline, const std::string& name, std::int64_t bytes,
 }
 
 void add_segment(Outline& outline, std::vector<BufferId> reads, std::vector<BufferId> writes) {
-  outline.add_segment({"segment " + std::to_string(outline.segments().size()), Module::mlp, Phase::forward, -1, -1,
-                       std::move(reads), std::move(writes)});
+  outline.add_segment({"segment " + std::to_string(outline.segments().size()), Module::mlp, Phase::forward,
+                       -1, -1, std::move(reads), std::move(writes)});
 }
 
 TEST_CASE("activations whose lives do not overlap share memory") {
@@ -92,8 +93,32 @@ TEST_CASE("random programs never have two live activations in the same place") {
     }
     const MemoryPlan plan = plan_memory(outline);
     CHECK_NOTHROW(audit(outline, plan));
-    CHECK(plan.arena_bytes <= plan.bytes_by_kind[static_cast<int>(BufferKind::activation)] + 256 * written.size());
+    CHECK(plan.arena_bytes <=
+          plan.bytes_by_kind[static_cast<int>(BufferKind::activation)] + 256 * written.size());
   }
+}
+
+TEST_CASE(
+    "a program of very many activations is planned quickly, without overlap, and not much above its peak") {
+  std::mt19937 generator(5);
+  Outline outline;
+  constexpr int segments = 30000;
+  std::vector<std::vector<BufferId>> last_reads(segments);
+  std::vector<std::size_t> alive(segments, 0);
+  for (int segment = 0; segment < segments; ++segment) {
+    const std::int64_t bytes = 256 * static_cast<std::int64_t>(1 + generator() % 64);
+    const auto id = add(outline, std::to_string(segment), bytes);
+    const int last = std::min<int>(segments - 1, segment + static_cast<int>(generator() % 200));
+    if (last > segment) last_reads[static_cast<std::size_t>(last)].push_back(id);
+    for (int at = segment; at <= last; ++at)
+      alive[static_cast<std::size_t>(at)] += static_cast<std::size_t>(bytes);
+    add_segment(outline, last_reads[static_cast<std::size_t>(segment)], {id});
+  }
+  const MemoryPlan plan = plan_memory(outline);
+  CHECK_NOTHROW(audit(outline, plan));
+  const std::size_t peak = *std::ranges::max_element(alive);
+  CHECK(plan.arena_bytes >= peak);
+  CHECK(plan.arena_bytes <= peak + peak / 4);
 }
 
 TEST_CASE("the audit finds two live activations that share a byte") {

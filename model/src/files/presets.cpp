@@ -20,8 +20,8 @@ constexpr std::array bytes = {
     PresetSetting{"model.family", "llama"},  PresetSetting{"model.layers", "4"},
     PresetSetting{"model.hidden", "128"},    PresetSetting{"model.heads", "4"},
     PresetSetting{"model.ffn", "384"},       PresetSetting{"model.vocab", "256"},
-    PresetSetting{"model.seq", "128"},       PresetSetting{"train.steps", "400"},
-    PresetSetting{"train.microbatch", "16"}, PresetSetting{"train.lr", "0.002"},
+    PresetSetting{"model.seq", "128"},       PresetSetting{"train.steps", "1500"},
+    PresetSetting{"train.microbatch", "4"},  PresetSetting{"train.lr", "0.002"},
     PresetSetting{"train.min_lr", "0.0002"}, PresetSetting{"train.lr_warmup_steps", "20"}};
 
 /// The workloads of the PyTorch peer: bf16 weights, gradients and moments, AdamW with PyTorch's own defaults

@@ -3,6 +3,7 @@
 
 #include <encore/backend/access.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,13 +14,15 @@
 
 namespace encore::backend {
 
-/// A recorded list of host kernels. Replaying it opens one parallel region, in which every thread takes the
-/// same share of every kernel, and waits for the others only where a kernel touches bytes that an earlier
-/// one wrote (or writes bytes that an earlier one read).
+/// A recorded list of host kernels. Replaying it opens one parallel region. Every thread has the same share of
+/// every kernel, works on it piece by piece, and then helps the threads that are behind; it waits for the others
+/// only where a kernel touches bytes that an earlier one wrote (or writes bytes that an earlier one read). Who
+/// computes a work item never changes its result.
 class Tape {
  public:
   /// Runs the functor for the work items [begin, end).
-  using Chunk = void (*)(const void* functor, std::int64_t begin, std::int64_t end, std::size_t scratch_bytes);
+  using Chunk = void (*)(const void* functor, std::int64_t begin, std::int64_t end,
+                         std::size_t scratch_bytes);
 
   Tape() = default;
   Tape(const Tape&) = delete;
@@ -36,8 +39,9 @@ class Tape {
     append_operation(label, accesses, size, scratch_bytes, chunk, functors_.back().get());
   }
 
-  /// Runs every kernel once, on `threads` threads of one parallel region (no region when it is 1).
-  void replay(int threads) const;
+  /// Runs every kernel once, on `threads` threads of one parallel region (no region when it is 1). Allocates only
+  /// when `threads` is not what it was. Not by two threads at a time.
+  void replay(int threads);
 
   std::size_t size() const { return operations_.size(); }
   /// Barriers inside one replay, without the region's own end.
@@ -56,9 +60,15 @@ class Tape {
 
   void append_operation(const char* label, Accesses accesses, std::int64_t size, std::size_t scratch_bytes,
                         Chunk chunk, const void* functor);
-  void run_share(int thread, int threads) const;
+  void run_in_order() const;
+  void run_with_others(int thread, int threads);
+  void run_pieces(std::size_t operation, int share, int threads);
+
+  /// How many items of its share of each operation have been taken, for one thread.
+  using Taken = std::vector<std::atomic<std::int64_t>>;
 
   std::vector<Operation> operations_;
+  std::vector<Taken> taken_;  ///< by thread
   std::vector<std::shared_ptr<const void>> functors_;
   std::vector<Access> since_barrier_;
   bool unknown_since_barrier_ = false;
