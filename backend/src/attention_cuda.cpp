@@ -20,7 +20,8 @@ void launch_portable(Stream<Kokkos::Cuda>& stream, const AttentionForward<T>& op
   const AttentionShape& shape = operands.shape;
   const std::int64_t blocks = (shape.tokens + Kernel::queries - 1) / Kernel::queries;
   launch(stream, "attention forward", {},
-         Teams<attention_threads>{shape.batch * shape.heads * blocks, Kernel::scratch_bytes}, Kernel{operands});
+         Teams<attention_threads>{shape.batch * shape.heads * blocks, Kernel::scratch_bytes},
+         Kernel{operands});
 }
 
 template <int HeadDim, class T>
@@ -50,9 +51,12 @@ void run_portable(Stream<Kokkos::Cuda>& stream, const Operands& operands) {
 CudnnAttentionShape packed_shape(const AttentionShape& shape, bool backward) {
   const std::int64_t token = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   const CudnnStrides inputs{shape.tokens * token, token, shape.head_dim};
-  const CudnnStrides outputs{shape.tokens * shape.heads * shape.head_dim, shape.heads * shape.head_dim, shape.head_dim};
-  return {shape.batch,    shape.tokens, shape.heads, shape.kv_heads,
-          shape.head_dim, shape.scale,  backward,    {inputs, inputs, inputs, outputs, outputs, inputs, inputs, inputs}};
+  const CudnnStrides outputs{shape.tokens * shape.heads * shape.head_dim, shape.heads * shape.head_dim,
+                             shape.head_dim};
+  return {shape.batch,    shape.tokens,
+          shape.heads,    shape.kv_heads,
+          shape.head_dim, shape.scale,
+          backward,       {inputs, inputs, inputs, outputs, outputs, inputs, inputs, inputs}};
 }
 
 template <class T>
@@ -134,7 +138,8 @@ struct Attention<Space>::Implementation {
   /// The plan for these very operands; null where the portable kernel takes them.
   template <class T, class... Operands>
   impl::CudnnAttention::Plan* plan_for(Stream<Space>& its_stream, const AttentionShape& shape,
-                                       const AttentionDropout& dropout, bool backward, const Operands&... operands) {
+                                       const AttentionDropout& dropout, bool backward,
+                                       const Operands&... operands) {
     if (engine<T>(shape, dropout) != AttentionEngine::cudnn) return nullptr;
     std::string reason = "an address or stride is not a multiple of 16 bytes";
     if ((impl::aligned_for_cudnn(operands) && ...)) {
@@ -187,7 +192,8 @@ struct Attention<Space>::Implementation {
 };
 
 template <class Space>
-Attention<Space>::Attention(Stream<Space>& stream) : implementation_(std::make_unique<Implementation>(stream)) {}
+Attention<Space>::Attention(Stream<Space>& stream)
+    : implementation_(std::make_unique<Implementation>(stream)) {}
 
 template <class Space>
 Attention<Space>::~Attention() = default;
@@ -210,7 +216,8 @@ void Attention<Space>::force(AttentionEngine engine) {
 
 template <class Space>
 template <class T>
-std::size_t Attention<Space>::workspace_bytes(const AttentionShape& shape, const AttentionDropout& dropout) const {
+std::size_t Attention<Space>::workspace_bytes(const AttentionShape& shape,
+                                              const AttentionDropout& dropout) const {
   impl::check_shape(shape);
   // Enough for the portable engine in any case: operands that cuDNN cannot take go there.
   std::size_t bytes = static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens) * sizeof(float);
@@ -223,35 +230,40 @@ std::size_t Attention<Space>::workspace_bytes(const AttentionShape& shape, const
 
 template <class Space>
 template <class T>
-void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
-                               HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
-                               HeadsOperand<T> output, Accumulator<T>* log_sum_exp) {
+void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape,
+                               const AttentionDropout& dropout, HeadsOperand<const T> query,
+                               HeadsOperand<const T> key, HeadsOperand<const T> value, HeadsOperand<T> output,
+                               Accumulator<T>* log_sum_exp) {
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
 #if ENCORE_HAVE_CUDNN
-  auto* plan = implementation_->template plan_for<T>(stream, shape, dropout, false, query, key, value, output);
+  auto* plan =
+      implementation_->template plan_for<T>(stream, shape, dropout, false, query, key, value, output);
   if (plan != nullptr)
     return implementation_->run(
         stream, "attention forward", *plan,
         {impl::pointer_of(query), impl::pointer_of(key), impl::pointer_of(value), impl::pointer_of(output)},
         log_sum_exp, nullptr, 0);
 #endif
-  impl::run_portable(stream, impl::AttentionForward<T>{shape, dropout, query, key, value, output, log_sum_exp});
+  impl::run_portable(stream,
+                     impl::AttentionForward<T>{shape, dropout, query, key, value, output, log_sum_exp});
 }
 
 template <class Space>
 template <class T>
-void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
-                                HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
+void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& shape,
+                                const AttentionDropout& dropout, HeadsOperand<const T> query,
+                                HeadsOperand<const T> key, HeadsOperand<const T> value,
                                 HeadsOperand<const T> output, const Accumulator<T>* log_sum_exp,
                                 HeadsOperand<const T> output_gradient, HeadsOperand<T> query_gradient,
-                                HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient, std::byte* workspace) {
+                                HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient,
+                                std::byte* workspace) {
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
 #if ENCORE_HAVE_CUDNN
   auto* plan =
-      implementation_->template plan_for<T>(stream, shape, dropout, true, query, key, value, output, output_gradient,
-                                            query_gradient, key_gradient, value_gradient);
+      implementation_->template plan_for<T>(stream, shape, dropout, true, query, key, value, output,
+                                            output_gradient, query_gradient, key_gradient, value_gradient);
   if (plan != nullptr)
     return implementation_->run(
         stream, "attention backward", *plan,
@@ -266,18 +278,18 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
                                                 reinterpret_cast<float*>(workspace)});
 }
 
-#define ENCORE_INSTANTIATE(T)                                                                                    \
-  template AttentionEngine Attention<Kokkos::Cuda>::engine<T>(const AttentionShape&, const AttentionDropout&)    \
-      const;                                                                                                     \
-  template std::size_t Attention<Kokkos::Cuda>::workspace_bytes<T>(const AttentionShape&,                        \
-                                                                   const AttentionDropout&) const;               \
-  template void Attention<Kokkos::Cuda>::forward<T>(                                                             \
-      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,              \
-      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<T>, float*);                                    \
-  template void Attention<Kokkos::Cuda>::backward<T>(                                                            \
-      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,              \
-      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const float*, HeadsOperand<const T>,  \
-      HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*);
+#define ENCORE_INSTANTIATE(T)                                                                       \
+  template AttentionEngine Attention<Kokkos::Cuda>::engine<T>(const AttentionShape&,                \
+                                                              const AttentionDropout&) const;       \
+  template std::size_t Attention<Kokkos::Cuda>::workspace_bytes<T>(const AttentionShape&,           \
+                                                                   const AttentionDropout&) const;  \
+  template void Attention<Kokkos::Cuda>::forward<T>(                                                \
+      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, \
+      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<T>, float*);                       \
+  template void Attention<Kokkos::Cuda>::backward<T>(                                               \
+      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, \
+      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const float*,            \
+      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*);
 template class Attention<Kokkos::Cuda>;
 ENCORE_INSTANTIATE(float)
 ENCORE_INSTANTIATE(bfloat16)

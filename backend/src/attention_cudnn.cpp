@@ -28,7 +28,7 @@ void check(cudnnStatus_t status, const char* what) {
 std::vector<std::int64_t> words_of(const CudnnAttentionShape& shape) {
   std::int64_t scale = 0;
   std::memcpy(&scale, &shape.scale, sizeof shape.scale);
-  std::vector<std::int64_t> words = {shape.batch,    shape.tokens, shape.heads, shape.kv_heads,
+  std::vector<std::int64_t> words = {shape.batch,    shape.tokens, shape.heads,   shape.kv_heads,
                                      shape.head_dim, scale,        shape.backward};
   const int operands = shape.backward ? cudnn_operands : cudnn_forward_operands;
   for (int i = 0; i < operands; ++i)
@@ -37,7 +37,8 @@ std::vector<std::int64_t> words_of(const CudnnAttentionShape& shape) {
 }
 
 std::int64_t heads_of(const CudnnAttentionShape& shape, int operand) {
-  const bool of_keys = operand == key || operand == value || operand == key_gradient || operand == value_gradient;
+  const bool of_keys =
+      operand == key || operand == value || operand == key_gradient || operand == value_gradient;
   return of_keys ? shape.kv_heads : shape.heads;
 }
 
@@ -58,7 +59,10 @@ Tensor input(Graph& graph, const CudnnAttentionShape& shape, int operand, const 
 }
 
 void make_output(const Tensor& tensor, const CudnnAttentionShape& shape, int operand) {
-  tensor->set_output(true).set_uid(operand).set_dim(extents_of(shape, operand)).set_stride(strides_of(shape, operand));
+  tensor->set_output(true)
+      .set_uid(operand)
+      .set_dim(extents_of(shape, operand))
+      .set_stride(strides_of(shape, operand));
 }
 
 std::vector<std::int64_t> row_extents(const CudnnAttentionShape& shape) {
@@ -75,8 +79,9 @@ void add_forward(Graph& graph, const CudnnAttentionShape& shape) {
                         .set_attn_scale(shape.scale)
                         .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
                         .set_diagonal_band_right_bound(0);
-  auto [result, log_sum_exp] = graph.sdpa(input(graph, shape, query, "query"), input(graph, shape, key, "key"),
-                                          input(graph, shape, value, "value"), attributes);
+  auto [result, log_sum_exp] =
+      graph.sdpa(input(graph, shape, query, "query"), input(graph, shape, key, "key"),
+                 input(graph, shape, value, "value"), attributes);
   make_output(result, shape, output);
   log_sum_exp->set_output(true)
       .set_data_type(frontend::DataType_t::FLOAT)
@@ -182,8 +187,8 @@ void CudnnAttention::run(const Plan& plan, const std::array<void*, cudnn_operand
   pointers.emplace(log_sum_exp_identifier, log_sum_exp);
   frontend::error_t status = plan.graph.execute(state_->handle, pointers, workspace);
   if (status.is_bad())
-    throw DeviceError(std::string(plan.backward ? "attention backward" : "attention forward") + ": cuDNN says " +
-                      status.get_message());
+    throw DeviceError(std::string(plan.backward ? "attention backward" : "attention forward") +
+                      ": cuDNN says " + status.get_message());
 }
 
 std::string CudnnAttention::description() const {

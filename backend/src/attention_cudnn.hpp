@@ -15,7 +15,16 @@ struct CudnnStrides {
 };
 
 /// Operands of the forward pass, then those that only the backward pass has.
-enum CudnnOperand { query, key, value, output, output_gradient, query_gradient, key_gradient, value_gradient };
+enum CudnnOperand {
+  query,
+  key,
+  value,
+  output,
+  output_gradient,
+  query_gradient,
+  key_gradient,
+  value_gradient
+};
 inline constexpr int cudnn_forward_operands = 4;
 inline constexpr int cudnn_operands = 8;
 
@@ -49,7 +58,8 @@ class CudnnAttention {
   static bool take_first_run(Plan& plan);
   /// Queues it. `data` in the order of CudnnOperand; log_sum_exp [batch, heads, tokens] float. May be captured.
   /// Throws DeviceError.
-  void run(const Plan& plan, const std::array<void*, cudnn_operands>& data, float* log_sum_exp, void* workspace);
+  void run(const Plan& plan, const std::array<void*, cudnn_operands>& data, float* log_sum_exp,
+           void* workspace);
 
   /// Such as "cuDNN 9.19.0".
   std::string description() const;

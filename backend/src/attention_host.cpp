@@ -69,16 +69,19 @@ std::size_t Attention<Space>::workspace_bytes(const AttentionShape& shape, const
 
 template <class Space>
 template <class T>
-void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
-                               HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
-                               HeadsOperand<T> output, Accumulator<T>* log_sum_exp) {
+void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape,
+                               const AttentionDropout& dropout, HeadsOperand<const T> query,
+                               HeadsOperand<const T> key, HeadsOperand<const T> value, HeadsOperand<T> output,
+                               Accumulator<T>* log_sum_exp) {
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
   const std::int64_t rows = shape.batch * shape.heads;
   const std::int64_t blocks = (shape.tokens + impl::host_queries - 1) / impl::host_queries;
   launch(stream, "attention forward",
-         {impl::heads_access(query, shape, shape.heads, false), impl::heads_access(key, shape, shape.kv_heads, false),
-          impl::heads_access(value, shape, shape.kv_heads, false), impl::heads_access(output, shape, shape.heads, true),
+         {impl::heads_access(query, shape, shape.heads, false),
+          impl::heads_access(key, shape, shape.kv_heads, false),
+          impl::heads_access(value, shape, shape.kv_heads, false),
+          impl::heads_access(output, shape, shape.heads, true),
           write(log_sum_exp, static_cast<std::size_t>(rows * shape.tokens)),
           read(dropout.probability, dropout.probability != nullptr ? 1 : 0),
           read(dropout.state, dropout.state != nullptr ? 1 : 0)},
@@ -88,19 +91,21 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
 
 template <class Space>
 template <class T>
-void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
-                                HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
+void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& shape,
+                                const AttentionDropout& dropout, HeadsOperand<const T> query,
+                                HeadsOperand<const T> key, HeadsOperand<const T> value,
                                 HeadsOperand<const T> output, const Accumulator<T>* log_sum_exp,
                                 HeadsOperand<const T> output_gradient, HeadsOperand<T> query_gradient,
-                                HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient, std::byte* workspace) {
+                                HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient,
+                                std::byte* workspace) {
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
   using A = Accumulator<T>;
   auto* row_dots = reinterpret_cast<A*>(workspace);
   const auto rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens);
-  const impl::AttentionBackward<T> operands{shape,          dropout,      query,          key,         value,   output,
-                                            output_gradient, query_gradient, key_gradient, value_gradient, log_sum_exp,
-                                            row_dots};
+  const impl::AttentionBackward<T> operands{shape,        dropout,        query,           key,
+                                            value,        output,         output_gradient, query_gradient,
+                                            key_gradient, value_gradient, log_sum_exp,     row_dots};
   const Access reads_query = impl::heads_access(query, shape, shape.heads, false);
   const Access reads_key = impl::heads_access(key, shape, shape.kv_heads, false);
   const Access reads_value = impl::heads_access(value, shape, shape.kv_heads, false);
@@ -111,8 +116,8 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
 
   const std::int64_t query_blocks = (shape.tokens + impl::host_queries - 1) / impl::host_queries;
   launch(stream, "attention backward: queries",
-         {reads_query, reads_key, reads_value, reads_output_gradient, reads_log_sum_exp, reads_probability, reads_state,
-          impl::heads_access(output, shape, shape.heads, false), write(row_dots, rows),
+         {reads_query, reads_key, reads_value, reads_output_gradient, reads_log_sum_exp, reads_probability,
+          reads_state, impl::heads_access(output, shape, shape.heads, false), write(row_dots, rows),
           impl::heads_access(query_gradient, shape, shape.heads, true)},
          Teams<32>{shape.batch * shape.heads * query_blocks,
                    impl::HostAttention<T>::query_gradient_scratch_bytes(shape.head_dim)},
@@ -120,24 +125,27 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
 
   const std::int64_t key_blocks = (shape.tokens + impl::host_keys - 1) / impl::host_keys;
   launch(stream, "attention backward: keys and values",
-         {reads_query, reads_key, reads_value, reads_output_gradient, reads_log_sum_exp, reads_probability, reads_state,
-          read(static_cast<const A*>(row_dots), rows), impl::heads_access(key_gradient, shape, shape.kv_heads, true),
+         {reads_query, reads_key, reads_value, reads_output_gradient, reads_log_sum_exp, reads_probability,
+          reads_state, read(static_cast<const A*>(row_dots), rows),
+          impl::heads_access(key_gradient, shape, shape.kv_heads, true),
           impl::heads_access(value_gradient, shape, shape.kv_heads, true)},
          Teams<32>{shape.batch * shape.kv_heads * key_blocks,
                    impl::HostAttention<T>::key_gradient_scratch_bytes(shape.head_dim)},
          impl::KeyGradientKernel<T>{operands});
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                               \
-  template AttentionEngine Attention<SPACE>::engine<T>(const AttentionShape&, const AttentionDropout&) const;      \
-  template std::size_t Attention<SPACE>::workspace_bytes<T>(const AttentionShape&, const AttentionDropout&) const; \
-  template void Attention<SPACE>::forward<T>(Stream<SPACE>&, const AttentionShape&, const AttentionDropout&,       \
-                                             HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>,  \
-                                             HeadsOperand<T>, Accumulator<T>*);                                    \
-  template void Attention<SPACE>::backward<T>(                                                                     \
-      Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, HeadsOperand<const T>, \
-      HeadsOperand<const T>, HeadsOperand<const T>, const Accumulator<T>*, HeadsOperand<const T>, HeadsOperand<T>, \
-      HeadsOperand<T>, HeadsOperand<T>, std::byte*);
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                         \
+  template AttentionEngine Attention<SPACE>::engine<T>(const AttentionShape&, const AttentionDropout&)       \
+      const;                                                                                                 \
+  template std::size_t Attention<SPACE>::workspace_bytes<T>(const AttentionShape&, const AttentionDropout&)  \
+      const;                                                                                                 \
+  template void Attention<SPACE>::forward<T>(Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, \
+                                             HeadsOperand<const T>, HeadsOperand<const T>,                   \
+                                             HeadsOperand<const T>, HeadsOperand<T>, Accumulator<T>*);       \
+  template void Attention<SPACE>::backward<T>(                                                               \
+      Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,                 \
+      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const Accumulator<T>*,            \
+      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*);
 ENCORE_IF_SERIAL(template class Attention<Kokkos::Serial>;)
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, double))
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, float))

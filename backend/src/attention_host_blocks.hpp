@@ -63,7 +63,8 @@ void add_row_product(const CausalBlock& block, std::int64_t width, const A* weig
       const std::int64_t depth = block.visible(std::min<std::int64_t>(row + micro_rows, block.rows) - 1);
       const A* rows[micro_rows];
       for (int i = 0; i < micro_rows; ++i) rows[i] = weights + std::min(row + i, block.rows - 1) * stride;
-      micro_kernel<true>(depth, rows, panels + column * block.columns, sums + row * sums_stride + column, sums_stride);
+      micro_kernel<true>(depth, rows, panels + column * block.columns, sums + row * sums_stride + column,
+                         sums_stride);
     }
   }
 }
@@ -77,8 +78,8 @@ void add_column_product(const CausalBlock& block, std::int64_t width, const A* w
     for (std::int64_t key = 0; key < block.columns; key += micro_rows) {
       const std::int64_t begin = std::clamp<std::int64_t>(key - block.offset, 0, block.rows);
       micro_kernel_transposed<true>(block.rows - begin, weights + begin * stride + key, stride,
-                                    panels + column * block.rows + begin * panel, sums + key * sums_stride + column,
-                                    sums_stride);
+                                    panels + column * block.rows + begin * panel,
+                                    sums + key * sums_stride + column, sums_stride);
     }
   }
 }

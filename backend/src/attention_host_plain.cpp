@@ -45,23 +45,26 @@ struct HostAttentionForward {
     A* total = pieces.take(host_queries);
     A* factors = pieces.take(host_keys);
 
-    load_rows(head_of(operands.query, batch, head, query_begin), operands.query.token_stride, rows, shape.head_dim,
-              static_cast<A>(shape.scale), queries);
+    load_rows(head_of(operands.query, batch, head, query_begin), operands.query.token_stride, rows,
+              shape.head_dim, static_cast<A>(shape.scale), queries);
     std::fill_n(sums, host_queries * width, A(0));
     std::fill_n(largest, host_queries, -std::numeric_limits<A>::infinity());
     std::fill_n(total, host_queries, A(0));
 
     for (std::int64_t key_begin = 0; key_begin < query_begin + rows; key_begin += host_keys) {
-      const CausalBlock causal{rows, std::min(host_keys, query_begin + rows - key_begin), query_begin - key_begin};
+      const CausalBlock causal{rows, std::min(host_keys, query_begin + rows - key_begin),
+                               query_begin - key_begin};
       pack_second(head_of(operands.key, batch, kv_head, key_begin), operands.key.token_stride, true, 0,
                   shape.head_dim, 0, causal.columns, key_panels);
       pack_second(head_of(operands.value, batch, kv_head, key_begin), operands.value.token_stride, false, 0,
                   causal.columns, 0, shape.head_dim, value_panels);
       score_product(causal, shape.head_dim, queries, shape.head_dim, key_panels, scores, host_keys);
       for (std::int64_t r = 0; r < rows; ++r) {
-        add_to_softmax(causal.visible(r), scores + r * host_keys, largest[r], total[r], sums + r * width, width);
+        add_to_softmax(causal.visible(r), scores + r * host_keys, largest[r], total[r], sums + r * width,
+                       width);
         if (operands.dropout.probability == nullptr) continue;
-        const std::uint64_t element = static_cast<std::uint64_t>(log_sum_exp_begin + r) * shape.tokens + key_begin;
+        const std::uint64_t element =
+            static_cast<std::uint64_t>(log_sum_exp_begin + r) * shape.tokens + key_begin;
         dropout_factors(operands.dropout, element, causal.visible(r), factors);
         for (std::int64_t c = 0; c < causal.visible(r); ++c) scores[r * host_keys + c] *= factors[c];
       }
@@ -76,10 +79,12 @@ struct HostAttentionForward {
 
  private:
   /// Turns a row's scores into exp(score - largest), and brings its running sums to the new largest score.
-  static void add_to_softmax(std::int64_t visible, A* scores, A& largest, A& total, A* sums, std::int64_t width) {
+  static void add_to_softmax(std::int64_t visible, A* scores, A& largest, A& total, A* sums,
+                             std::int64_t width) {
     A block_largest = largest;
 #pragma omp simd reduction(max : block_largest)
-    for (std::int64_t c = 0; c < visible; ++c) block_largest = scores[c] > block_largest ? scores[c] : block_largest;
+    for (std::int64_t c = 0; c < visible; ++c)
+      block_largest = scores[c] > block_largest ? scores[c] : block_largest;
     if (block_largest > largest) {
       const A factor = fast_exp(largest - block_largest);
       for (std::int64_t c = 0; c < width; ++c) sums[c] *= factor;
@@ -124,7 +129,8 @@ struct HostAttentionGradientBlock {
           weight[c] = probability;
         }
       } else {
-        dropout_factors(operands.dropout, static_cast<std::uint64_t>(row) * shape.tokens + key_begin, visible, factors);
+        dropout_factors(operands.dropout, static_cast<std::uint64_t>(row) * shape.tokens + key_begin, visible,
+                        factors);
 #pragma GCC ivdep
         for (std::int64_t c = 0; c < visible; ++c) {
           const A probability = fast_exp(score[c] - log_sum_exp);
@@ -173,10 +179,10 @@ struct HostAttentionQueryGradient {
     A* weights = pieces.take(host_queries * host_keys);
     A* factors = pieces.take(host_keys);
 
-    load_rows(head_of(operands.query, batch, head, query_begin), operands.query.token_stride, rows, shape.head_dim,
-              static_cast<A>(shape.scale), queries);
-    load_rows(head_of(operands.output_gradient, batch, head, query_begin), operands.output_gradient.token_stride,
-              rows, shape.head_dim, A(1), output_gradients);
+    load_rows(head_of(operands.query, batch, head, query_begin), operands.query.token_stride, rows,
+              shape.head_dim, static_cast<A>(shape.scale), queries);
+    load_rows(head_of(operands.output_gradient, batch, head, query_begin),
+              operands.output_gradient.token_stride, rows, shape.head_dim, A(1), output_gradients);
     for (std::int64_t r = 0; r < rows; ++r) {
       const T* output = head_of(operands.output, batch, head, query_begin + r);
       A dot(0);
@@ -188,16 +194,18 @@ struct HostAttentionQueryGradient {
     std::fill_n(sums, host_queries * width, A(0));
 
     for (std::int64_t key_begin = 0; key_begin < query_begin + rows; key_begin += host_keys) {
-      const CausalBlock causal{rows, std::min(host_keys, query_begin + rows - key_begin), query_begin - key_begin};
+      const CausalBlock causal{rows, std::min(host_keys, query_begin + rows - key_begin),
+                               query_begin - key_begin};
       const T* keys = head_of(operands.key, batch, kv_head, key_begin);
       pack_second(keys, operands.key.token_stride, true, 0, shape.head_dim, 0, causal.columns, key_columns);
       pack_second(keys, operands.key.token_stride, false, 0, causal.columns, 0, shape.head_dim, key_rows);
       pack_second(head_of(operands.value, batch, kv_head, key_begin), operands.value.token_stride, true, 0,
                   shape.head_dim, 0, causal.columns, value_columns);
       score_product(causal, shape.head_dim, queries, shape.head_dim, key_columns, scores, host_keys);
-      score_product(causal, shape.head_dim, output_gradients, shape.head_dim, value_columns, weights, host_keys);
-      HostAttentionGradientBlock<T>{operands, batch, head, query_begin, key_begin}.finish(causal, scores, weights,
-                                                                                          factors);
+      score_product(causal, shape.head_dim, output_gradients, shape.head_dim, value_columns, weights,
+                    host_keys);
+      HostAttentionGradientBlock<T>{operands, batch, head, query_begin, key_begin}.finish(causal, scores,
+                                                                                          weights, factors);
       add_row_product(causal, width, scores, host_keys, key_rows, sums, width);
     }
     for (std::int64_t r = 0; r < rows; ++r)
@@ -243,8 +251,8 @@ struct HostAttentionKeyGradient {
     A* weights = pieces.take(host_queries * host_keys);
     A* factors = pieces.take(host_keys);
 
-    pack_second(head_of(operands.key, batch, kv_head, key_begin), operands.key.token_stride, true, 0, shape.head_dim, 0,
-                keys, key_columns);
+    pack_second(head_of(operands.key, batch, kv_head, key_begin), operands.key.token_stride, true, 0,
+                shape.head_dim, 0, keys, key_columns);
     pack_second(head_of(operands.value, batch, kv_head, key_begin), operands.value.token_stride, true, 0,
                 shape.head_dim, 0, keys, value_columns);
     std::fill_n(key_sums, host_keys * width, A(0));
@@ -252,17 +260,20 @@ struct HostAttentionKeyGradient {
 
     for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       for (std::int64_t query_begin = key_begin; query_begin < shape.tokens; query_begin += host_queries) {
-        const CausalBlock causal{std::min(host_queries, shape.tokens - query_begin), keys, query_begin - key_begin};
+        const CausalBlock causal{std::min(host_queries, shape.tokens - query_begin), keys,
+                                 query_begin - key_begin};
         load_rows(head_of(operands.query, batch, head, query_begin), operands.query.token_stride, causal.rows,
                   shape.head_dim, static_cast<A>(shape.scale), queries);
-        load_rows(head_of(operands.output_gradient, batch, head, query_begin), operands.output_gradient.token_stride,
-                  causal.rows, shape.head_dim, A(1), output_gradients);
+        load_rows(head_of(operands.output_gradient, batch, head, query_begin),
+                  operands.output_gradient.token_stride, causal.rows, shape.head_dim, A(1), output_gradients);
         pack_second(queries, shape.head_dim, false, 0, causal.rows, 0, shape.head_dim, query_rows);
-        pack_second(output_gradients, shape.head_dim, false, 0, causal.rows, 0, shape.head_dim, output_gradient_rows);
+        pack_second(output_gradients, shape.head_dim, false, 0, causal.rows, 0, shape.head_dim,
+                    output_gradient_rows);
         score_product(causal, shape.head_dim, queries, shape.head_dim, key_columns, scores, host_keys);
-        score_product(causal, shape.head_dim, output_gradients, shape.head_dim, value_columns, weights, host_keys);
-        HostAttentionGradientBlock<T>{operands, batch, head, query_begin, key_begin}.finish(causal, scores, weights,
-                                                                                            factors);
+        score_product(causal, shape.head_dim, output_gradients, shape.head_dim, value_columns, weights,
+                      host_keys);
+        HostAttentionGradientBlock<T>{operands, batch, head, query_begin, key_begin}.finish(causal, scores,
+                                                                                            weights, factors);
         add_column_product(causal, width, weights, host_keys, output_gradient_rows, value_sums, width);
         add_column_product(causal, width, scores, host_keys, query_rows, key_sums, width);
       }
@@ -292,7 +303,8 @@ std::size_t HostAttention<T>::query_gradient_scratch_bytes(std::int64_t head_dim
   return HostAttentionQueryGradient<T>::scratch_bytes(head_dim);
 }
 template <class T>
-void HostAttention<T>::query_gradient(const AttentionBackward<T>& operands, std::int64_t item, std::byte* scratch) {
+void HostAttention<T>::query_gradient(const AttentionBackward<T>& operands, std::int64_t item,
+                                      std::byte* scratch) {
   HostAttentionQueryGradient<T>{operands}.run(item, scratch);
 }
 template <class T>
@@ -300,7 +312,8 @@ std::size_t HostAttention<T>::key_gradient_scratch_bytes(std::int64_t head_dim) 
   return HostAttentionKeyGradient<T>::scratch_bytes(head_dim);
 }
 template <class T>
-void HostAttention<T>::key_gradient(const AttentionBackward<T>& operands, std::int64_t item, std::byte* scratch) {
+void HostAttention<T>::key_gradient(const AttentionBackward<T>& operands, std::int64_t item,
+                                    std::byte* scratch) {
   HostAttentionKeyGradient<T>{operands}.run(item, scratch);
 }
 

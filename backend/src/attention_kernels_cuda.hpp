@@ -23,7 +23,7 @@ struct CudaAttentionForward {
   static constexpr int queries = rows * 8;
   static constexpr int keys = columns * 16;
   static constexpr std::size_t scratch_bytes =
-      ((queries + keys) * tile_stride<HeadDim> + queries * weights_stride<columns>) * sizeof(float);
+      ((queries + keys) * tile_stride<HeadDim> + queries * weights_stride<columns>)*sizeof(float);
 
   AttentionForward<T> operands;
 
@@ -41,7 +41,8 @@ struct CudaAttentionForward {
     float* tile = query_tile + queries * tile_stride<HeadDim>;
     float* weights = tile + keys * tile_stride<HeadDim>;
     load_tile<queries, 0, HeadDim>(team, head_of(operands.query, batch, head, query_begin),
-                                   operands.query.token_stride, query_count, shape.head_dim, shape.scale, query_tile);
+                                   operands.query.token_stride, query_count, shape.head_dim, shape.scale,
+                                   query_tile);
     float largest[rows];
     float total[rows];
     RowSums<rows, HeadDim> sums;
@@ -55,8 +56,8 @@ struct CudaAttentionForward {
     for (std::int64_t key_begin = 0; key_begin < key_end; key_begin += keys) {
       team.barrier();
       load_tile<keys, columns, HeadDim>(team, head_of(operands.key, batch, kv_head, key_begin),
-                                        operands.key.token_stride, shape.tokens - key_begin, shape.head_dim, 1.0F,
-                                        tile);
+                                        operands.key.token_stride, shape.tokens - key_begin, shape.head_dim,
+                                        1.0F, tile);
       team.barrier();
       float scores[rows][columns];
       tile_scores<rows, columns, HeadDim>(team, query_tile, tile, shape.head_dim, scores);
@@ -98,14 +99,14 @@ struct CudaAttentionForward {
       store_weights(team, scores, weights);
       team.barrier();
       load_tile<keys, columns, HeadDim>(team, head_of(operands.value, batch, kv_head, key_begin),
-                                        operands.value.token_stride, shape.tokens - key_begin, shape.head_dim, 1.0F,
-                                        tile);
+                                        operands.value.token_stride, shape.tokens - key_begin, shape.head_dim,
+                                        1.0F, tile);
       team.barrier();
       sums.template add<columns>(team, weights, tile);
     }
 
-    sums.store(team, head_of(operands.output, batch, head, query_begin), operands.output.token_stride, query_count,
-               shape.head_dim, [&](int r) { return 1.0F / total[r]; });
+    sums.store(team, head_of(operands.output, batch, head, query_begin), operands.output.token_stride,
+               query_count, shape.head_dim, [&](int r) { return 1.0F / total[r]; });
     if (x != 0) return;
     for (int r = 0; r < rows; ++r)
       if (r * 8 + y < query_count)
@@ -122,7 +123,7 @@ struct CudaAttentionQueryGradient {
   static constexpr int queries = rows * 8;
   static constexpr int keys = columns * 16;
   static constexpr std::size_t scratch_bytes =
-      ((2 * queries + keys) * tile_stride<HeadDim> + queries * weights_stride<columns>) * sizeof(float);
+      ((2 * queries + keys) * tile_stride<HeadDim> + queries * weights_stride<columns>)*sizeof(float);
 
   AttentionBackward<T> operands;
 
@@ -142,7 +143,8 @@ struct CudaAttentionQueryGradient {
     float* tile = output_gradient_tile + queries * tile_stride<HeadDim>;
     float* weights = tile + keys * tile_stride<HeadDim>;
     load_tile<queries, 0, HeadDim>(team, head_of(operands.query, batch, head, query_begin),
-                                   operands.query.token_stride, query_count, shape.head_dim, shape.scale, query_tile);
+                                   operands.query.token_stride, query_count, shape.head_dim, shape.scale,
+                                   query_tile);
     load_tile<queries, 0, HeadDim>(team, head_of(operands.output_gradient, batch, head, query_begin),
                                    operands.output_gradient.token_stride, query_count, shape.head_dim, 1.0F,
                                    output_gradient_tile);
@@ -170,15 +172,15 @@ struct CudaAttentionQueryGradient {
     for (std::int64_t key_begin = 0; key_begin < key_end; key_begin += keys) {
       team.barrier();
       load_tile<keys, columns, HeadDim>(team, head_of(operands.value, batch, kv_head, key_begin),
-                                        operands.value.token_stride, shape.tokens - key_begin, shape.head_dim, 1.0F,
-                                        tile);
+                                        operands.value.token_stride, shape.tokens - key_begin, shape.head_dim,
+                                        1.0F, tile);
       team.barrier();
       float gradients[rows][columns];
       tile_scores<rows, columns, HeadDim>(team, output_gradient_tile, tile, shape.head_dim, gradients);
       team.barrier();
       load_tile<keys, columns, HeadDim>(team, head_of(operands.key, batch, kv_head, key_begin),
-                                        operands.key.token_stride, shape.tokens - key_begin, shape.head_dim, 1.0F,
-                                        tile);
+                                        operands.key.token_stride, shape.tokens - key_begin, shape.head_dim,
+                                        1.0F, tile);
       team.barrier();
       float scores[rows][columns];
       tile_scores<rows, columns, HeadDim>(team, query_tile, tile, shape.head_dim, scores);
@@ -197,14 +199,16 @@ struct CudaAttentionQueryGradient {
         for (int c = 0; c < columns; ++c) {
           const std::int64_t key = key_begin + x * columns + c;
           const bool visible = key <= query_begin + r * 8 + y && key < shape.tokens;
-          scores[r][c] = visible ? expf(scores[r][c] - log_sum_exp[r]) * (gradients[r][c] - row_dot[r]) : 0.0F;
+          scores[r][c] =
+              visible ? expf(scores[r][c] - log_sum_exp[r]) * (gradients[r][c] - row_dot[r]) : 0.0F;
         }
       store_weights(team, scores, weights);
       team.barrier();
       sums.template add<columns>(team, weights, tile);
     }
-    sums.store(team, head_of(operands.query_gradient, batch, head, query_begin), operands.query_gradient.token_stride,
-               query_count, shape.head_dim, [&](int) { return shape.scale; });
+    sums.store(team, head_of(operands.query_gradient, batch, head, query_begin),
+               operands.query_gradient.token_stride, query_count, shape.head_dim,
+               [&](int) { return shape.scale; });
   }
 };
 
@@ -217,7 +221,7 @@ struct CudaAttentionKeyGradient {
   static constexpr int keys = rows * 8;
   static constexpr int queries = columns * 16;
   static constexpr std::size_t scratch_bytes =
-      (2 * (keys + queries) * tile_stride<HeadDim> + keys * weights_stride<columns>) * sizeof(float);
+      (2 * (keys + queries) * tile_stride<HeadDim> + keys * weights_stride<columns>)*sizeof(float);
 
   AttentionBackward<T> operands;
 
@@ -236,8 +240,8 @@ struct CudaAttentionKeyGradient {
     float* query_tile = value_tile + keys * tile_stride<HeadDim>;
     float* output_gradient_tile = query_tile + queries * tile_stride<HeadDim>;
     float* weights = output_gradient_tile + queries * tile_stride<HeadDim>;
-    load_tile<keys, 0, HeadDim>(team, head_of(operands.key, batch, kv_head, key_begin), operands.key.token_stride,
-                                key_count, shape.head_dim, 1.0F, key_tile);
+    load_tile<keys, 0, HeadDim>(team, head_of(operands.key, batch, kv_head, key_begin),
+                                operands.key.token_stride, key_count, shape.head_dim, 1.0F, key_tile);
     load_tile<keys, 0, HeadDim>(team, head_of(operands.value, batch, kv_head, key_begin),
                                 operands.value.token_stride, key_count, shape.head_dim, 1.0F, value_tile);
     RowSums<rows, HeadDim> key_sums;
@@ -250,16 +254,17 @@ struct CudaAttentionKeyGradient {
         const std::int64_t query_count = shape.tokens - query_begin;
         team.barrier();
         load_tile<queries, columns, HeadDim>(team, head_of(operands.query, batch, head, query_begin),
-                                             operands.query.token_stride, query_count, shape.head_dim, shape.scale,
-                                             query_tile);
-        load_tile<queries, columns, HeadDim>(team, head_of(operands.output_gradient, batch, head, query_begin),
-                                             operands.output_gradient.token_stride, query_count, shape.head_dim, 1.0F,
-                                             output_gradient_tile);
+                                             operands.query.token_stride, query_count, shape.head_dim,
+                                             shape.scale, query_tile);
+        load_tile<queries, columns, HeadDim>(
+            team, head_of(operands.output_gradient, batch, head, query_begin),
+            operands.output_gradient.token_stride, query_count, shape.head_dim, 1.0F, output_gradient_tile);
         team.barrier();
         float scores[rows][columns];
         float gradients[rows][columns];
         tile_scores<rows, columns, HeadDim>(team, key_tile, query_tile, shape.head_dim, scores);
-        tile_scores<rows, columns, HeadDim>(team, value_tile, output_gradient_tile, shape.head_dim, gradients);
+        tile_scores<rows, columns, HeadDim>(team, value_tile, output_gradient_tile, shape.head_dim,
+                                            gradients);
         finish(team, batch, head, key_begin, query_begin, scores, gradients);
         store_weights(team, gradients, weights);
         team.barrier();
@@ -274,13 +279,14 @@ struct CudaAttentionKeyGradient {
     key_sums.store(team, head_of(operands.key_gradient, batch, kv_head, key_begin),
                    operands.key_gradient.token_stride, key_count, shape.head_dim, [](int) { return 1.0F; });
     value_sums.store(team, head_of(operands.value_gradient, batch, kv_head, key_begin),
-                     operands.value_gradient.token_stride, key_count, shape.head_dim, [](int) { return 1.0F; });
+                     operands.value_gradient.token_stride, key_count, shape.head_dim,
+                     [](int) { return 1.0F; });
   }
 
  private:
   /// scores becomes the gradient of the scores, gradients becomes the probabilities that values are weighted with.
-  __device__ void finish(const AttentionTeam& team, std::int64_t batch, std::int64_t head, std::int64_t key_begin,
-                         std::int64_t query_begin, float (&scores)[rows][columns],
+  __device__ void finish(const AttentionTeam& team, std::int64_t batch, std::int64_t head,
+                         std::int64_t key_begin, std::int64_t query_begin, float (&scores)[rows][columns],
                          float (&gradients)[rows][columns]) const {
     const AttentionShape& shape = operands.shape;
     const int x = team.rank() % 16;

@@ -36,7 +36,8 @@ struct AttentionItem {
 
 /// Item `rank` of batch * heads * blocks. Causal blocks cost more the later (queries) or earlier (keys) they
 /// are, so they are dealt from both ends in turn: contiguous shares then cost alike.
-ENCORE_HOST_DEVICE inline AttentionItem attention_item(std::int64_t rank, std::int64_t heads, std::int64_t blocks) {
+ENCORE_HOST_DEVICE inline AttentionItem attention_item(std::int64_t rank, std::int64_t heads,
+                                                       std::int64_t blocks) {
   const std::int64_t turn = rank % blocks;
   const std::int64_t row = rank / blocks;
   return {row / heads, row % heads, turn % 2 == 0 ? blocks - 1 - turn / 2 : turn / 2};
@@ -44,8 +45,9 @@ ENCORE_HOST_DEVICE inline AttentionItem attention_item(std::int64_t rank, std::i
 
 template <class T>
 ENCORE_HOST_DEVICE inline T* head_of(const HeadsOperand<T>& operand, std::int64_t batch, std::int64_t head,
-                                  std::int64_t token) {
-  return operand.data + batch * operand.batch_stride + token * operand.token_stride + head * operand.head_stride;
+                                     std::int64_t token) {
+  return operand.data + batch * operand.batch_stride + token * operand.token_stride +
+         head * operand.head_stride;
 }
 
 }  // namespace encore::backend::impl

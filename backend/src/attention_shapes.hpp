@@ -22,7 +22,8 @@ inline std::string shape_text(const AttentionShape& shape) {
 inline void check_shape(const AttentionShape& shape) {
   if (shape.batch < 0 || shape.tokens < 0 || shape.heads < 1 || shape.kv_heads < 1 ||
       shape.heads % shape.kv_heads != 0)
-    throw InternalError("attention with " + shape_text(shape) + ": kv_heads must divide heads, and nothing be negative");
+    throw InternalError("attention with " + shape_text(shape) +
+                        ": kv_heads must divide heads, and nothing be negative");
   if (shape.head_dim < 1 || shape.head_dim > largest_head_dim)
     throw InternalError("attention with " + shape_text(shape) + ": head_dim must be 1 to " +
                         std::to_string(largest_head_dim));
@@ -30,10 +31,12 @@ inline void check_shape(const AttentionShape& shape) {
 
 /// Everything from an operand's first element to its last; strided operands share ranges with their neighbours.
 template <class T>
-Access heads_access(const HeadsOperand<T>& operand, const AttentionShape& shape, std::int64_t heads, bool writes) {
+Access heads_access(const HeadsOperand<T>& operand, const AttentionShape& shape, std::int64_t heads,
+                    bool writes) {
   const auto* begin = reinterpret_cast<const std::byte*>(operand.data);
-  const std::int64_t last = (shape.batch - 1) * operand.batch_stride + (shape.tokens - 1) * operand.token_stride +
-                            (heads - 1) * operand.head_stride + shape.head_dim - 1;
+  const std::int64_t last = (shape.batch - 1) * operand.batch_stride +
+                            (shape.tokens - 1) * operand.token_stride + (heads - 1) * operand.head_stride +
+                            shape.head_dim - 1;
   return {begin, begin + (last + 1) * static_cast<std::int64_t>(sizeof(T)), writes};
 }
 

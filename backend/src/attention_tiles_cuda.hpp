@@ -25,8 +25,8 @@ __device__ inline int column_at(int place) {
 /// tile[place][d] = factor * source token; zero for tokens past `count` and d from head_dim to a multiple of 4.
 /// Columns: 0 keeps the tokens' order, else column_at gives it.
 template <int Places, int Columns, int HeadDim, class T>
-__device__ void load_tile(const AttentionTeam& team, const T* source, std::int64_t token_stride, std::int64_t count,
-                          std::int64_t head_dim, float factor, float* tile) {
+__device__ void load_tile(const AttentionTeam& team, const T* source, std::int64_t token_stride,
+                          std::int64_t count, std::int64_t head_dim, float factor, float* tile) {
   const int lane = team.rank() % 32;
   const int warp = team.rank() / 32;
   const int padded = static_cast<int>((head_dim + 3) / 4 * 4);
@@ -55,14 +55,14 @@ __device__ void tile_scores(const AttentionTeam& team, const float* rows_tile, c
   for (int d = 0; d < head_dim; d += 4) {
     float4 column[Columns];
 #pragma unroll
-    for (int c = 0; c < Columns; ++c) column[c] = load4(columns_tile + (c * 16 + x) * tile_stride<HeadDim> + d);
+    for (int c = 0; c < Columns; ++c)
+      column[c] = load4(columns_tile + (c * 16 + x) * tile_stride<HeadDim> + d);
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       const float4 row = load4(rows_tile + (r * 8 + y) * tile_stride<HeadDim> + d);
 #pragma unroll
       for (int c = 0; c < Columns; ++c)
-        scores[r][c] +=
-            row.x * column[c].x + row.y * column[c].y + row.z * column[c].z + row.w * column[c].w;
+        scores[r][c] += row.x * column[c].x + row.y * column[c].y + row.z * column[c].z + row.w * column[c].w;
     }
   }
 }
@@ -72,13 +72,15 @@ template <int Columns>
 inline constexpr int weights_stride = Columns * 16 + 4;
 
 template <int Rows, int Columns>
-__device__ void store_weights(const AttentionTeam& team, const float (&values)[Rows][Columns], float* weights) {
+__device__ void store_weights(const AttentionTeam& team, const float (&values)[Rows][Columns],
+                              float* weights) {
   const int x = team.rank() % 16;
   const int y = team.rank() / 16;
 #pragma unroll
   for (int r = 0; r < Rows; ++r)
 #pragma unroll
-    for (int c = 0; c < Columns; ++c) weights[(r * 8 + y) * weights_stride<Columns> + c * 16 + x] = values[r][c];
+    for (int c = 0; c < Columns; ++c)
+      weights[(r * 8 + y) * weights_stride<Columns> + c * 16 + x] = values[r][c];
 }
 
 /// Sums over d that a thread holds for its rows: columns 4 * (x + 16 g) + i.
@@ -130,8 +132,8 @@ struct RowSums {
 
   /// destination token (r * 8 + y), for tokens before `count`, = value times the row's factor.
   template <class T, class Factor>
-  __device__ void store(const AttentionTeam& team, T* destination, std::int64_t token_stride, std::int64_t count,
-                        std::int64_t head_dim, const Factor& factor) const {
+  __device__ void store(const AttentionTeam& team, T* destination, std::int64_t token_stride,
+                        std::int64_t count, std::int64_t head_dim, const Factor& factor) const {
     const int x = team.rank() % 16;
     const int y = team.rank() / 16;
 #pragma unroll
@@ -157,7 +159,8 @@ __device__ inline float row_sum(float value) {
 }
 __device__ inline float row_max(float value) {
 #pragma unroll
-  for (int offset = 8; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, offset));
+  for (int offset = 8; offset > 0; offset /= 2)
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, offset));
   return value;
 }
 

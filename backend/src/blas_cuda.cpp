@@ -61,7 +61,8 @@ struct Blas<Space>::Implementation {
   Implementation& operator=(const Implementation&) = delete;
 
   /// The plan for a key, made at its first use.
-  impl::MatmulPlan& plan_for(Stream<Space>& stream, const impl::MatmulKey& key, const impl::MatmulCall& call) {
+  impl::MatmulPlan& plan_for(Stream<Space>& stream, const impl::MatmulKey& key,
+                             const impl::MatmulCall& call) {
     const auto known = plans.find(key);
     if (known != plans.end()) return known->second;
     if (stream.mode() == StreamMode::record)
@@ -76,7 +77,8 @@ struct Blas<Space>::Implementation {
   }
 
   /// Keeps the fastest candidate; one that is not clearly faster than the heuristic's first does not replace it.
-  void tune(Stream<Space>& stream, impl::MatmulPlan& plan, const impl::MatmulKey& key, impl::MatmulCall call) {
+  void tune(Stream<Space>& stream, impl::MatmulPlan& plan, const impl::MatmulKey& key,
+            impl::MatmulCall call) {
     const std::size_t element = key.result_type == CUDA_R_16BF ? 2 : 4;
     const Allocation<Space> result("matrix product being tuned",
                                    static_cast<std::size_t>(key.m * key.result_stride) * element);
@@ -129,14 +131,16 @@ Blas<Space>::~Blas() = default;
 template <class Space>
 template <class T, class Result>
 void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose transpose_first,
-                           MatrixOperand<const T> first, Transpose transpose_second, MatrixOperand<const T> second,
-                           MatrixOperand<Result> result, const MatrixProductOptions<Result>& options) {
+                           MatrixOperand<const T> first, Transpose transpose_second,
+                           MatrixOperand<const T> second, MatrixOperand<Result> result,
+                           const MatrixProductOptions<Result>& options) {
   const auto [m, n, k] =
       impl::check_product(label, transpose_first, first, transpose_second, second, result, options);
   if (m == 0 || n == 0) return;
   const bool adds = options.addend != nullptr && options.beta != 0.0F;
   const Result* addend = adds ? options.addend : result.data;
-  const std::int64_t addend_stride = adds && options.addend_stride != 0 ? options.addend_stride : result.stride;
+  const std::int64_t addend_stride =
+      adds && options.addend_stride != 0 ? options.addend_stride : result.stride;
   const auto* bias = static_cast<const T*>(options.bias);
   if (k == 0 || options.alpha == 0.0F) {
     launch(stream, label, {}, Range{m * n},
@@ -146,25 +150,26 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
   // cuBLASLt wants the bias in the result's type.
   constexpr bool fuses_bias = std::is_same_v<T, Result>;
   const bool fused_bias = fuses_bias && bias != nullptr;
-  const impl::MatmulKey key{m,
-                            n,
-                            k,
-                            first.stride,
-                            second.stride,
-                            addend_stride,
-                            result.stride,
-                            transpose_first == Transpose::yes,
-                            transpose_second == Transpose::yes,
-                            fused_bias,
-                            addend == result.data,
-                            impl::cuda_type_of<T>,
-                            impl::cuda_type_of<Result>,
-                            impl::alignment_of(first.data),
-                            impl::alignment_of(second.data),
-                            impl::alignment_of(addend),
-                            std::min(impl::alignment_of(result.data), impl::alignment_of(fused_bias ? bias : nullptr))};
-  const impl::MatmulCall call{first.data, second.data,   addend,       result.data,
-                              bias,       options.alpha, adds ? options.beta : 0.0F};
+  const impl::MatmulKey key{
+      m,
+      n,
+      k,
+      first.stride,
+      second.stride,
+      addend_stride,
+      result.stride,
+      transpose_first == Transpose::yes,
+      transpose_second == Transpose::yes,
+      fused_bias,
+      addend == result.data,
+      impl::cuda_type_of<T>,
+      impl::cuda_type_of<Result>,
+      impl::alignment_of(first.data),
+      impl::alignment_of(second.data),
+      impl::alignment_of(addend),
+      std::min(impl::alignment_of(result.data), impl::alignment_of(fused_bias ? bias : nullptr))};
+  const impl::MatmulCall call{
+      first.data, second.data, addend, result.data, bias, options.alpha, adds ? options.beta : 0.0F};
   impl::MatmulPlan& plan = implementation_->plan_for(stream, key, call);
   const auto run = [&] { implementation_->run(stream, plan, call); };
   if (stream.mode() == StreamMode::prime && !plan.loaded)
@@ -197,10 +202,10 @@ void Blas<Space>::enable_tuning(bool enabled) {
   implementation_->tuning = enabled;
 }
 
-#define ENCORE_INSTANTIATE_PRODUCT(T, RESULT)                                                                 \
-  template void Blas<Kokkos::Cuda>::multiply<T, RESULT>(                                                      \
-      Stream<Kokkos::Cuda>&, const char*, Transpose, MatrixOperand<const T>, Transpose, MatrixOperand<const T>, \
-      MatrixOperand<RESULT>, const MatrixProductOptions<RESULT>&);
+#define ENCORE_INSTANTIATE_PRODUCT(T, RESULT)                                           \
+  template void Blas<Kokkos::Cuda>::multiply<T, RESULT>(                                \
+      Stream<Kokkos::Cuda>&, const char*, Transpose, MatrixOperand<const T>, Transpose, \
+      MatrixOperand<const T>, MatrixOperand<RESULT>, const MatrixProductOptions<RESULT>&);
 template class Blas<Kokkos::Cuda>;
 ENCORE_INSTANTIATE_PRODUCT(float, float)
 ENCORE_INSTANTIATE_PRODUCT(bfloat16, bfloat16)

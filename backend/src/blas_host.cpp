@@ -83,8 +83,9 @@ Blas<Space>::~Blas() = default;
 template <class Space>
 template <class T, class Result>
 void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose transpose_first,
-                           MatrixOperand<const T> first, Transpose transpose_second, MatrixOperand<const T> second,
-                           MatrixOperand<Result> result, const MatrixProductOptions<Result>& options) {
+                           MatrixOperand<const T> first, Transpose transpose_second,
+                           MatrixOperand<const T> second, MatrixOperand<Result> result,
+                           const MatrixProductOptions<Result>& options) {
   using A = Accumulator<T>;
   const auto [m, n, k] =
       impl::check_product(label, transpose_first, first, transpose_second, second, result, options);
@@ -110,7 +111,8 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
                                              static_cast<A>(options.beta)};
   const impl::Tiling tiling = impl::tiling_of(m, n);
   const Access addend_access =
-      adds ? impl::matrix_access(MatrixOperand<const Result>{options.addend, m, n, addend_stride}, false) : Access{};
+      adds ? impl::matrix_access(MatrixOperand<const Result>{options.addend, m, n, addend_stride}, false)
+           : Access{};
   const Access bias_access = bias != nullptr ? read(bias, static_cast<std::size_t>(n)) : Access{};
   launch(stream, label,
          {impl::matrix_access(first, false), impl::matrix_access(second, false), addend_access, bias_access,
@@ -122,17 +124,19 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
 
 template <class Space>
 const char* Blas<Space>::description() const {
-  return implementation_->engine == BlasEngine::library ? implementation_->library.c_str() : "portable host kernel";
+  return implementation_->engine == BlasEngine::library ? implementation_->library.c_str()
+                                                        : "portable host kernel";
 }
 
 template <class Space>
 void Blas<Space>::force(BlasEngine engine) {
   if (engine == BlasEngine::library && !implementation_->library_usable) {
     const std::string& found = implementation_->library;
-    throw DeviceError(found.empty() ? "matrix products cannot be forced onto OpenBLAS: Encore was built without it"
-                                    : "matrix products cannot be forced onto " + found +
-                                          ": its kernels are wrong or too old for this processor (set "
-                                          "OPENBLAS_CORETYPE, or install a newer OpenBLAS)");
+    throw DeviceError(found.empty()
+                          ? "matrix products cannot be forced onto OpenBLAS: Encore was built without it"
+                          : "matrix products cannot be forced onto " + found +
+                                ": its kernels are wrong or too old for this processor (set "
+                                "OPENBLAS_CORETYPE, or install a newer OpenBLAS)");
   }
   implementation_->engine = engine;
 }
@@ -145,14 +149,14 @@ BlasEngine Blas<Space>::engine() const {
 template <class Space>
 void Blas<Space>::enable_tuning(bool) {}
 
-#define ENCORE_INSTANTIATE_PRODUCT(SPACE, T, RESULT)                                                              \
-  template void Blas<SPACE>::multiply<T, RESULT>(Stream<SPACE>&, const char*, Transpose, MatrixOperand<const T>,  \
-                                                 Transpose, MatrixOperand<const T>, MatrixOperand<RESULT>,        \
-                                                 const MatrixProductOptions<RESULT>&);
-#define ENCORE_INSTANTIATE(SPACE)                         \
-  template class Blas<SPACE>;                             \
-  ENCORE_INSTANTIATE_PRODUCT(SPACE, float, float)         \
-  ENCORE_INSTANTIATE_PRODUCT(SPACE, bfloat16, bfloat16)   \
+#define ENCORE_INSTANTIATE_PRODUCT(SPACE, T, RESULT)                                                     \
+  template void Blas<SPACE>::multiply<T, RESULT>(                                                        \
+      Stream<SPACE>&, const char*, Transpose, MatrixOperand<const T>, Transpose, MatrixOperand<const T>, \
+      MatrixOperand<RESULT>, const MatrixProductOptions<RESULT>&);
+#define ENCORE_INSTANTIATE(SPACE)                       \
+  template class Blas<SPACE>;                           \
+  ENCORE_INSTANTIATE_PRODUCT(SPACE, float, float)       \
+  ENCORE_INSTANTIATE_PRODUCT(SPACE, bfloat16, bfloat16) \
   ENCORE_INSTANTIATE_PRODUCT(SPACE, bfloat16, float)
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial))
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE_PRODUCT(Kokkos::Serial, double, double))

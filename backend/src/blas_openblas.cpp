@@ -20,12 +20,12 @@ namespace encore::backend::impl {
 
 namespace {
 
-void call(CBLAS_TRANSPOSE first, CBLAS_TRANSPOSE second, int m, int n, int k, float alpha, const float* a, int lda,
-          const float* b, int ldb, float beta, float* c, int ldc) {
+void call(CBLAS_TRANSPOSE first, CBLAS_TRANSPOSE second, int m, int n, int k, float alpha, const float* a,
+          int lda, const float* b, int ldb, float beta, float* c, int ldc) {
   cblas_sgemm(CblasRowMajor, first, second, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
-void call(CBLAS_TRANSPOSE first, CBLAS_TRANSPOSE second, int m, int n, int k, double alpha, const double* a, int lda,
-          const double* b, int ldb, double beta, double* c, int ldc) {
+void call(CBLAS_TRANSPOSE first, CBLAS_TRANSPOSE second, int m, int n, int k, double alpha, const double* a,
+          int lda, const double* b, int ldb, double beta, double* c, int ldc) {
   cblas_dgemm(CblasRowMajor, first, second, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
@@ -34,7 +34,8 @@ void compute_tile(const HostProduct<T, T>& product, const ProductTile& tile) {
   const std::int64_t rows = tile.row_end - tile.row_begin;
   const std::int64_t columns = tile.column_end - tile.column_begin;
   T* result = product.result + tile.row_begin * product.result_stride + tile.column_begin;
-  const bool addend_in_place = product.addend == product.result && product.addend_stride == product.result_stride;
+  const bool addend_in_place =
+      product.addend == product.result && product.addend_stride == product.result_stride;
   T beta(0);
   if (product.bias == nullptr && (addend_in_place && product.k > 0)) {
     beta = product.beta;
@@ -47,10 +48,11 @@ void compute_tile(const HostProduct<T, T>& product, const ProductTile& tile) {
   if (product.k == 0) return;
   const T* first =
       product.first + (product.first_transposed ? tile.row_begin : tile.row_begin * product.first_stride);
-  const T* second =
-      product.second + (product.second_transposed ? tile.column_begin * product.second_stride : tile.column_begin);
-  call(product.first_transposed ? CblasTrans : CblasNoTrans, product.second_transposed ? CblasTrans : CblasNoTrans,
-       static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(product.k), product.alpha, first,
+  const T* second = product.second + (product.second_transposed ? tile.column_begin * product.second_stride
+                                                                : tile.column_begin);
+  call(product.first_transposed ? CblasTrans : CblasNoTrans,
+       product.second_transposed ? CblasTrans : CblasNoTrans, static_cast<int>(rows),
+       static_cast<int>(columns), static_cast<int>(product.k), product.alpha, first,
        static_cast<int>(product.first_stride), second, static_cast<int>(product.second_stride), beta, result,
        static_cast<int>(product.result_stride));
 }
@@ -68,7 +70,8 @@ int openblas_vector_bytes() {
 /// Compares with sums in double. Some releases compute wrong products on processors newer than themselves.
 template <class T>
 bool computes_right(T tolerance) {
-  constexpr std::array<std::array<int, 3>, 4> shapes = {{{17, 33, 5}, {64, 48, 70}, {1, 100, 129}, {130, 9, 31}}};
+  constexpr std::array<std::array<int, 3>, 4> shapes = {
+      {{17, 33, 5}, {64, 48, 70}, {1, 100, 129}, {130, 9, 31}}};
   for (const auto& [m, n, k] : shapes) {
     std::vector<T> first(m * k), second(k * n), result(m * n);
     for (int i = 0; i < m * k; ++i) first[i] = T(i * 37 % 101 - 50) / T(50);
@@ -76,9 +79,22 @@ bool computes_right(T tolerance) {
     for (int transposed = 0; transposed < 4; ++transposed) {
       const bool first_transposed = (transposed & 1) != 0;
       const bool second_transposed = (transposed & 2) != 0;
-      const HostProduct<T, T> product{first.data(), second.data(), result.data(), nullptr, nullptr,
-                                      first_transposed ? m : k, second_transposed ? k : n, n, n,
-                                      m, n, k, first_transposed, second_transposed, T(1), T(0)};
+      const HostProduct<T, T> product{first.data(),
+                                      second.data(),
+                                      result.data(),
+                                      nullptr,
+                                      nullptr,
+                                      first_transposed ? m : k,
+                                      second_transposed ? k : n,
+                                      n,
+                                      n,
+                                      m,
+                                      n,
+                                      k,
+                                      first_transposed,
+                                      second_transposed,
+                                      T(1),
+                                      T(0)};
       compute_tile(product, {0, m, 0, n});
       for (int i = 0; i < m; ++i) {
         for (int j = 0; j < n; ++j) {
@@ -108,7 +124,11 @@ std::string openblas_description() {
          openblas_get_corename() + ")";
 }
 
-void openblas_tile(const HostProduct<float, float>& product, const ProductTile& tile) { compute_tile(product, tile); }
-void openblas_tile(const HostProduct<double, double>& product, const ProductTile& tile) { compute_tile(product, tile); }
+void openblas_tile(const HostProduct<float, float>& product, const ProductTile& tile) {
+  compute_tile(product, tile);
+}
+void openblas_tile(const HostProduct<double, double>& product, const ProductTile& tile) {
+  compute_tile(product, tile);
+}
 
 }  // namespace encore::backend::impl

@@ -102,7 +102,8 @@ void portable_tile(const HostProduct<T, Result>& product, const ProductTile& til
         if (rows_in_place != nullptr) {
           // Rows past the tile repeat its last one; their sums are not stored.
           const A* rows[micro_rows];
-          for (int i = 0; i < micro_rows; ++i) rows[i] = rows_in_place + std::min(row + i, tile_rows - 1) * row_step;
+          for (int i = 0; i < micro_rows; ++i)
+            rows[i] = rows_in_place + std::min(row + i, tile_rows - 1) * row_step;
           is_first ? micro_kernel<false>(depth, rows, panel, sums, width)
                    : micro_kernel<true>(depth, rows, panel, sums, width);
         } else {
@@ -121,7 +122,8 @@ void portable_tile(const HostProduct<T, Result>& product, const ProductTile& til
             for (std::int64_t j = 0; j < count; ++j) destination[j] = Result(product.alpha * source[j]);
           } else {
             for (std::int64_t j = 0; j < count; ++j)
-              destination[j] = Result(product.alpha * source[j] + added_to(product, result_row, result_column + j));
+              destination[j] =
+                  Result(product.alpha * source[j] + added_to(product, result_row, result_column + j));
           }
         }
       }

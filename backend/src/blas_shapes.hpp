@@ -15,8 +15,8 @@ struct ProductShape {
 
 template <class T>
 std::string shape_text(const char* name, bool transposed, const MatrixOperand<T>& matrix) {
-  return std::string(name) + " [" + std::to_string(matrix.rows) + ", " + std::to_string(matrix.columns) + "] stride " +
-         std::to_string(matrix.stride) + (transposed ? " transposed" : "");
+  return std::string(name) + " [" + std::to_string(matrix.rows) + ", " + std::to_string(matrix.columns) +
+         "] stride " + std::to_string(matrix.stride) + (transposed ? " transposed" : "");
 }
 
 /// The product's extents. Throws InternalError naming label and shapes when the operands do not fit together.
@@ -30,15 +30,14 @@ ProductShape check_product(const char* label, Transpose transpose_first, const M
   const std::int64_t k = first_transposed ? first.rows : first.columns;
   const std::int64_t second_k = second_transposed ? second.columns : second.rows;
   const std::int64_t n = second_transposed ? second.rows : second.columns;
-  const bool strides_fit = first.stride >= first.columns && second.stride >= second.columns &&
-                           result.stride >= result.columns &&
-                           (options.addend == nullptr || options.addend_stride == 0 ||
-                            options.addend_stride >= result.columns);
+  const bool strides_fit =
+      first.stride >= first.columns && second.stride >= second.columns && result.stride >= result.columns &&
+      (options.addend == nullptr || options.addend_stride == 0 || options.addend_stride >= result.columns);
   if (k != second_k || result.rows != m || result.columns != n || !strides_fit)
-    throw InternalError("matrix product '" + std::string(label) + "': " +
-                        shape_text("first", first_transposed, first) + ", " +
-                        shape_text("second", second_transposed, second) + ", " + shape_text("result", false, result) +
-                        " do not fit together");
+    throw InternalError("matrix product '" + std::string(label) +
+                        "': " + shape_text("first", first_transposed, first) + ", " +
+                        shape_text("second", second_transposed, second) + ", " +
+                        shape_text("result", false, result) + " do not fit together");
   return {m, n, k};
 }
 

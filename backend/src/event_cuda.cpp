@@ -26,7 +26,8 @@ Event<Kokkos::Cuda>& Event<Kokkos::Cuda>::operator=(Event&&) noexcept = default;
 
 template <>
 void Event<Kokkos::Cuda>::record(Stream<Kokkos::Cuda>& stream) {
-  if (stream.mode() == StreamMode::record) throw CaptureError("an event cannot be marked inside a recorded run");
+  if (stream.mode() == StreamMode::record)
+    throw CaptureError("an event cannot be marked inside a recorded run");
   check_cuda(cudaEventRecord(native_->event, stream.execution_space().cuda_stream()), "marking an event");
 }
 

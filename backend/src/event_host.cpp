@@ -22,7 +22,8 @@ Event<Space>& Event<Space>::operator=(Event&&) noexcept = default;
 
 template <class Space>
 void Event<Space>::record(Stream<Space>& stream) {
-  if (stream.mode() == StreamMode::record) throw CaptureError("an event cannot be marked inside a recorded run");
+  if (stream.mode() == StreamMode::record)
+    throw CaptureError("an event cannot be marked inside a recorded run");
   native_->time = std::chrono::steady_clock::now();
 }
 

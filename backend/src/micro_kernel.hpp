@@ -39,7 +39,8 @@ inline constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
 
 /// nvcc hands the shuffles below to the host compiler with their pack expansion lost.
 template <class A, int... Lane>
-inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std::integer_sequence<int, Lane...>) {
+inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)],
+                             std::integer_sequence<int, Lane...>) {
   constexpr int lanes = sizeof...(Lane);
   for (int r = 0; r < lanes; ++r)
     for (int c = 0; c < r; ++c) std::swap(square[r][c], square[c][r]);
@@ -50,7 +51,8 @@ inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std:
 /// Transposes a square of lanes x lanes in place, by log2(lanes) passes that interleave row r with row
 /// r + lanes / 2.
 template <class A, int... Lane>
-inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std::integer_sequence<int, Lane...>) {
+inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)],
+                             std::integer_sequence<int, Lane...>) {
   constexpr int lanes = sizeof...(Lane);
   typedef A Lanes __attribute__((vector_size(lanes * sizeof(A)), aligned(alignof(A)), may_alias));
   Lanes rows[lanes];
@@ -76,8 +78,9 @@ inline void transpose_square(A (&square)[sizeof...(Lane)][sizeof...(Lane)], std:
 
 /// packed[panel][p][j] = op(second)(k_begin + p, column_begin + panel * micro_columns + j); zero past the tile.
 template <class T>
-void pack_second(const T* second, std::int64_t stride, bool transposed, std::int64_t k_begin, std::int64_t depth,
-                 std::int64_t column_begin, std::int64_t column_end, Accumulator<T>* packed) {
+void pack_second(const T* second, std::int64_t stride, bool transposed, std::int64_t k_begin,
+                 std::int64_t depth, std::int64_t column_begin, std::int64_t column_end,
+                 Accumulator<T>* packed) {
   using A = Accumulator<T>;
   constexpr std::int64_t width = micro_columns<A>;
   for (std::int64_t column = column_begin; column < column_end; column += width, packed += width * depth) {
@@ -86,7 +89,8 @@ void pack_second(const T* second, std::int64_t stride, bool transposed, std::int
       const T* source = second + k_begin * stride + column;
       if (count == width) {
         for (std::int64_t p = 0; p < depth; ++p)
-          for (std::int64_t j = 0; j < width; ++j) packed[p * width + j] = static_cast<A>(source[p * stride + j]);
+          for (std::int64_t j = 0; j < width; ++j)
+            packed[p * width + j] = static_cast<A>(source[p * stride + j]);
       } else {
         for (std::int64_t p = 0; p < depth; ++p)
           for (std::int64_t j = 0; j < width; ++j)
@@ -157,8 +161,8 @@ inline void micro_kernel(std::int64_t depth, const A* const (&rows)[micro_rows],
 
 /// As above, with element (i, p) of `first` at first[p * k_stride + i].
 template <bool Add, class A>
-inline void micro_kernel_transposed(std::int64_t depth, const A* first, std::int64_t k_stride, const A* panel, A* sums,
-                                    std::int64_t sums_stride) {
+inline void micro_kernel_transposed(std::int64_t depth, const A* first, std::int64_t k_stride, const A* panel,
+                                    A* sums, std::int64_t sums_stride) {
   micro_kernel_of<Add>(depth, panel, sums, sums_stride,
                        [&](int i, std::int64_t p) { return first[p * k_stride + i]; });
 }

@@ -12,7 +12,8 @@ struct RecordedGraph<Space>::Recording {
 };
 
 template <class Space>
-RecordedGraph<Space>::RecordedGraph(Stream<Space>& stream, std::string name, const std::function<void()>& body)
+RecordedGraph<Space>::RecordedGraph(Stream<Space>& stream, std::string name,
+                                    const std::function<void()>& body)
     : stream_(&stream), name_(std::move(name)), recording_(std::make_unique<Recording>()) {
   const auto start = std::chrono::steady_clock::now();
   {

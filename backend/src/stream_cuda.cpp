@@ -36,8 +36,9 @@ Stream<Kokkos::Cuda>::Stream()
 template <>
 Stream<Kokkos::Cuda>::Stream(const Kokkos::Cuda& instance) : space_(instance) {
   if (instance.cuda_stream() == nullptr)
-    throw DeviceError("the execution space instance uses CUDA's legacy stream, which cannot be captured: make it "
-                      "from a stream created with cudaStreamNonBlocking");
+    throw DeviceError(
+        "the execution space instance uses CUDA's legacy stream, which cannot be captured: make it "
+        "from a stream created with cudaStreamNonBlocking");
 }
 
 template <>
@@ -72,7 +73,8 @@ void Stream<Kokkos::Cuda>::copy(void* destination, const void* source, std::size
 }
 
 template <>
-void Stream<Kokkos::Cuda>::copy_to_host(void* host, const void* device, std::size_t bytes, const char* label) {
+void Stream<Kokkos::Cuda>::copy_to_host(void* host, const void* device, std::size_t bytes,
+                                        const char* label) {
   refuse_while_recording("host copy", label);
   if (mode_ == StreamMode::prime) return;
   ++counters_.host_copies;
@@ -90,9 +92,8 @@ void Stream<Kokkos::Cuda>::copy_to_device(void* device, const void* host, std::s
 
 template <>
 void Stream<Kokkos::Cuda>::clear(void* destination, std::size_t bytes, const char* label) {
-  launch_native(*this, label, {}, [&] {
-    check_cuda(cudaMemsetAsync(destination, 0, bytes, space_.cuda_stream()), label);
-  });
+  launch_native(*this, label, {},
+                [&] { check_cuda(cudaMemsetAsync(destination, 0, bytes, space_.cuda_stream()), label); });
 }
 
 }  // namespace encore::backend

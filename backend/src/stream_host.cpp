@@ -86,13 +86,14 @@ template <class Space>
 void run_shares(const Stream<Space>& stream, const char* label, std::int64_t size, std::size_t scratch_bytes,
                 Tape::Chunk chunk, const void* functor) {
   const std::int64_t shares = std::min<std::int64_t>(stream.threads(), size);
-  using Policy = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>, Kokkos::Schedule<Kokkos::Static>>;
+  using Policy =
+      Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>, Kokkos::Schedule<Kokkos::Static>>;
   Kokkos::parallel_for(label, Policy(stream.execution_space(), 0, shares),
                        Share{chunk, functor, size, scratch_bytes, shares});
 }
 
-#define ENCORE_INSTANTIATE(SPACE)                                                                          \
-  template void run_shares(const Stream<SPACE>&, const char*, std::int64_t, std::size_t, Tape::Chunk,      \
+#define ENCORE_INSTANTIATE(SPACE)                                                                     \
+  template void run_shares(const Stream<SPACE>&, const char*, std::int64_t, std::size_t, Tape::Chunk, \
                            const void*);
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial))
 ENCORE_IF_OPENMP(ENCORE_INSTANTIATE(Kokkos::OpenMP))

@@ -9,8 +9,8 @@
 #include <encore/model/files/configuration_sources.hpp>
 #include <encore/model/trainer.hpp>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -26,7 +26,9 @@ namespace {
 using encore::model::Configuration;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -54,7 +56,8 @@ double flops_of(const Configuration& configuration) {
   const double attention = static_cast<double>(train.seq) * heads_width;
   const double tokens = static_cast<double>(train.microbatches * train.microbatch * train.seq);
   return 6 * tokens *
-         (static_cast<double>(model.layers) * (linear + attention) + static_cast<double>(model.vocab) * hidden);
+         (static_cast<double>(model.layers) * (linear + attention) +
+          static_cast<double>(model.vocab) * hidden);
 }
 
 void run(const std::string& workload, const std::string& mode, const std::string& backend, int iterations) {
@@ -63,7 +66,8 @@ void run(const std::string& workload, const std::string& mode, const std::string
   sources.preset(workload).assignment("backend=" + backend);
   const std::string implementation = mode == "eager" ? "none" : mode == "layer" ? "layer" : "full_iteration";
   sources.assignment("graph.impl=" + implementation).assignment("graph.warmup_steps=3");
-  if (mode != "eager") sources.assignment("graph.optimizer=" + std::string(mode == "graph" ? "joined" : "separate"));
+  if (mode != "eager")
+    sources.assignment("graph.optimizer=" + std::string(mode == "graph" ? "joined" : "separate"));
   const Configuration configuration = sources.resolve().configuration;
   const std::size_t free_before = free_bytes(configuration.backend);
   const auto trainer = encore::model::make_trainer(configuration);
@@ -71,7 +75,8 @@ void run(const std::string& workload, const std::string& mode, const std::string
   const auto& train = configuration.train;
   const auto count = static_cast<std::size_t>(train.microbatches * train.microbatch * train.seq);
   std::mt19937 generator(0);
-  std::uniform_int_distribution<std::int32_t> tokens(0, static_cast<std::int32_t>(configuration.model.vocab - 1));
+  std::uniform_int_distribution<std::int32_t> tokens(
+      0, static_cast<std::int32_t>(configuration.model.vocab - 1));
   std::vector<std::int32_t> ids(count), labels(count);
   std::generate(ids.begin(), ids.end(), [&] { return tokens(generator); });
   std::rotate_copy(ids.begin(), ids.begin() + 1, ids.end(), labels.begin());
@@ -95,13 +100,14 @@ void run(const std::string& workload, const std::string& mode, const std::string
     host_syncs += result.report.host_syncs + result.report.host_copies;
   }
   const double milliseconds = median(wall);
-  const double peak = static_cast<double>(free_before - std::min(free_before, free_bytes(configuration.backend)));
+  const double peak =
+      static_cast<double>(free_before - std::min(free_before, free_bytes(configuration.backend)));
   const auto rounded = [](double value, int digits) {
     const double scale = std::pow(10.0, digits);
     return std::round(value * scale) / scale;
   };
   nlohmann::ordered_json line{
-      {"peer", "encore " ENCORE_VERSION_STRING},
+      {"peer", "encore"},
       {"workload", workload},
       {"mode", mode},
       {"precision", std::string(encore::model::name_of(train.precision))},
@@ -110,7 +116,8 @@ void run(const std::string& workload, const std::string& mode, const std::string
       {"gpu_ms", rounded(median(device), 4)},
       {"tok_s", std::llround(static_cast<double>(count) / milliseconds * 1e3)},
       {"tflops", rounded(flops_of(configuration) / milliseconds / 1e9, 1)},
-      {"capture_s", mode == "eager" ? nlohmann::ordered_json() : nlohmann::ordered_json(rounded(capture_seconds, 3))},
+      {"capture_s",
+       mode == "eager" ? nlohmann::ordered_json() : nlohmann::ordered_json(rounded(capture_seconds, 3))},
       {"setup_s", rounded(setup_seconds, 1)},
       {"peak_gib", rounded(peak / (1 << 30), 2)},
       {"loss0", rounded(first_loss, 4)},
@@ -119,6 +126,7 @@ void run(const std::string& workload, const std::string& mode, const std::string
       {"eager_launches", result.report.eager_launches},
       {"host_syncs", host_syncs},
       {"fallbacks", result.report.fallbacks},
+      {"version", ENCORE_VERSION_STRING},
       {"device", trainer->device_description()},
       {"commit", encore::backend::git_revision()}};
   if (!trainer->refusal().empty()) line["refusal"] = trainer->refusal();
@@ -135,7 +143,9 @@ int main(int argc, char** argv) {
   int iterations = 30;
   CLI::App app{"Times training steps of the presets; one JSON line per workload and mode"};
   app.add_option("--workloads", workloads, "Presets")->delimiter(',');
-  app.add_option("--modes", modes, "eager, layer, graph")->delimiter(',')->check(CLI::IsMember({"eager", "layer", "graph"}));
+  app.add_option("--modes", modes, "eager, layer, graph")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"eager", "layer", "graph"}));
   app.add_option("--backend", backend, "serial, openmp or cuda");
   app.add_option("--iters", iterations, "Timed steps")->check(CLI::Range(1, 100000));
   CLI11_PARSE(app, argc, argv);

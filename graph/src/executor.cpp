@@ -61,8 +61,7 @@ template <class Space>
 void Executor<Space>::capture() {
   try {
     for (const Run& run : runs_)
-      if (run.captured)
-        graphs_.emplace_back(device_->stream(), run.name, [&] { run_segments(run); });
+      if (run.captured) graphs_.emplace_back(device_->stream(), run.name, [&] { run_segments(run); });
   } catch (const CaptureError& error) {
     graphs_.clear();
     refusal_ = error.what();

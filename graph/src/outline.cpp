@@ -15,9 +15,9 @@ std::string_view name_of(BufferKind kind) {
 }
 
 std::string_view name_of(Module module) {
-  constexpr std::array<std::string_view, 12> names{"embedding",   "attn",        "mlp",   "moe_router",
-                                                   "moe_preprocess", "moe_experts", "moe_combine", "mamba",
-                                                   "head",        "optimizer",   "comm",  "random"};
+  constexpr std::array<std::string_view, 12> names{
+      "embedding",   "attn",  "mlp",  "moe_router", "moe_preprocess", "moe_experts",
+      "moe_combine", "mamba", "head", "optimizer",  "comm",           "random"};
   return names[static_cast<std::size_t>(module)];
 }
 

@@ -29,12 +29,14 @@ std::vector<Run> cut(const Outline& outline, const CapturePolicy& policy) {
   if (!policy.modules.empty() && policy.scope != CaptureScope::layer)
     throw ConfigurationError("graph.modules selects parts of layers and needs graph.impl = layer");
   if (policy.scope == CaptureScope::layer && policy.optimizer == OptimizerCapture::joined)
-    throw ConfigurationError("graph.optimizer = joined needs graph.impl = full_iteration; use separate or eager");
+    throw ConfigurationError(
+        "graph.optimizer = joined needs graph.impl = full_iteration; use separate or eager");
   std::vector<Run> runs;
   std::string current;
   for (std::size_t index = 0; index < outline.segments().size(); ++index) {
     const std::string key = key_of(outline.segments()[index], policy);
-    if (runs.empty() || key != current) runs.push_back({key.empty() ? "eager" : key, index, index, !key.empty()});
+    if (runs.empty() || key != current)
+      runs.push_back({key.empty() ? "eager" : key, index, index, !key.empty()});
     runs.back().end = index + 1;
     current = key;
   }

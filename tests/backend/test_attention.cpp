@@ -52,8 +52,8 @@ void check_cases(double forward_tolerance, double backward_tolerance) {
   for (const Case& c : cases()) {
     CAPTURE(c.shape.tokens);
     CAPTURE(c.shape.head_dim);
-    const AttentionResults expected =
-        reference_attention(AttentionProblem<T>(c.shape, c.layout), c.dropout == 0 ? DropoutReference{} : dropout_of(c));
+    const AttentionResults expected = reference_attention(
+        AttentionProblem<T>(c.shape, c.layout), c.dropout == 0 ? DropoutReference{} : dropout_of(c));
     const AttentionResults results = run<Space, T>(c, stream);
     CHECK(relative_error(results.output, expected.output) <= forward_tolerance);
     CHECK(relative_error(results.log_sum_exp, expected.log_sum_exp) <= forward_tolerance);
@@ -71,7 +71,8 @@ double weighted_sum(const AttentionProblem<double>& problem, const DropoutRefere
   buffers.forward(attention, buffers.dropout(reference));
   const AttentionResults results = buffers.results();
   double sum = 0;
-  for (std::size_t i = 0; i < results.output.size(); ++i) sum += results.output[i] * problem.output_gradient[i];
+  for (std::size_t i = 0; i < results.output.size(); ++i)
+    sum += results.output[i] * problem.output_gradient[i];
   return sum;
 }
 
@@ -184,10 +185,11 @@ TEST_CASE("no tokens is no launch, and impossible shapes are named") {
   Attention<Kokkos::Serial> attention(stream);
   attention.forward<float>(stream, {1, 0, 2, 2, 8, 1.0F}, {}, {}, {}, {}, {}, nullptr);
   CHECK(stream.counters().launches == 0);
-  CHECK_THROWS_WITH_AS(attention.workspace_bytes<float>({1, 5, 4, 3, 8, 1.0F}, {}),
-                       "attention with batch 1, tokens 5, heads 4, kv_heads 3, head_dim 8: kv_heads must divide heads, "
-                       "and nothing be negative",
-                       encore::InternalError);
+  CHECK_THROWS_WITH_AS(
+      attention.workspace_bytes<float>({1, 5, 4, 3, 8, 1.0F}, {}),
+      "attention with batch 1, tokens 5, heads 4, kv_heads 3, head_dim 8: kv_heads must divide heads, "
+      "and nothing be negative",
+      encore::InternalError);
   CHECK_THROWS_AS(attention.workspace_bytes<float>({1, 5, 4, 4, 257, 1.0F}, {}), encore::InternalError);
   CHECK_THROWS_AS(attention.force(AttentionEngine::cudnn), encore::DeviceError);
   attention.force(AttentionEngine::portable);

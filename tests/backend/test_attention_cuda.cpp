@@ -49,11 +49,12 @@ AttentionResults run(const Case& c, Stream<Cuda>& stream, Attention<Cuda>& atten
 }
 
 template <class T>
-void check(const Case& c, const AttentionResults& results, double forward_tolerance, double backward_tolerance) {
+void check(const Case& c, const AttentionResults& results, double forward_tolerance,
+           double backward_tolerance) {
   CAPTURE(c.shape.tokens);
   CAPTURE(c.shape.head_dim);
-  const AttentionResults expected =
-      reference_attention(AttentionProblem<T>(c.shape, c.layout), c.dropout == 0 ? DropoutReference{} : dropout_of(c));
+  const AttentionResults expected = reference_attention(AttentionProblem<T>(c.shape, c.layout),
+                                                        c.dropout == 0 ? DropoutReference{} : dropout_of(c));
   CHECK(relative_error(results.output, expected.output) <= forward_tolerance);
   CHECK(relative_error(results.log_sum_exp, expected.log_sum_exp) <= forward_tolerance);
   CHECK(relative_error(results.value_gradient, expected.value_gradient) <= backward_tolerance);

@@ -15,18 +15,20 @@ void check_engine(BlasEngine engine) {
   Stream<Space> stream;
   Blas<Space> blas(stream);
   blas.force(engine);
-  for_each_product<Space, T, Result>(blas, stream, [](const std::string& name, double error, bool padding_untouched) {
-    CAPTURE(name);
-    CHECK(error <= 1.0);
-    CHECK(padding_untouched);
-  });
+  for_each_product<Space, T, Result>(blas, stream,
+                                     [](const std::string& name, double error, bool padding_untouched) {
+                                       CAPTURE(name);
+                                       CHECK(error <= 1.0);
+                                       CHECK(padding_untouched);
+                                     });
 }
 
 template <class Space, class T, class Result>
 void check_all_engines() {
   check_engine<Space, T, Result>(BlasEngine::portable);
   Stream<Space> stream;
-  if (Blas<Space>(stream).engine() == BlasEngine::library) check_engine<Space, T, Result>(BlasEngine::library);
+  if (Blas<Space>(stream).engine() == BlasEngine::library)
+    check_engine<Space, T, Result>(BlasEngine::library);
 }
 
 }  // namespace
@@ -46,7 +48,8 @@ TEST_CASE("a product on OpenMP agrees with sums in double for every operand layo
 }
 
 TEST_CASE("a product has the same bits on Serial, on one OpenMP thread and on all of them") {
-  const ProductCase shapes[] = {{200, 384, 128, false, true, true}, {128, 100, 700, true, false}, {3, 1000, 64}};
+  const ProductCase shapes[] = {
+      {200, 384, 128, false, true, true}, {128, 100, 700, true, false}, {3, 1000, 64}};
   for (const ProductCase& c : shapes) {
     ProductProblem<float, float> serial(c), one(c), all(c);
     Stream<Kokkos::Serial> serial_stream;
@@ -86,7 +89,8 @@ TEST_CASE("a replayed product has the bits of the eager one, and recording compu
 TEST_CASE("infinities and NaNs in an unread addend or result do not reach the product") {
   Stream<Kokkos::Serial> stream;
   Blas<Kokkos::Serial> blas(stream);
-  ProductProblem<float, float> problem({33, 40, 12, false, false, false, ProductCase::Addend::separate, 1.0F, 0.0F});
+  ProductProblem<float, float> problem(
+      {33, 40, 12, false, false, false, ProductCase::Addend::separate, 1.0F, 0.0F});
   const std::vector<float> addend = problem.addend;
   problem.addend.assign(addend.size(), std::numeric_limits<float>::quiet_NaN());
   problem.run(blas, stream);
@@ -111,10 +115,11 @@ TEST_CASE("shapes that do not fit together are named") {
     blas.multiply<float, float>(stream, "qkv", Transpose::no, {data.data(), 3, 4, 4}, Transpose::no,
                                 {data.data(), second_rows, 5, 5}, result);
   };
-  CHECK_THROWS_WITH_AS(multiply({data.data(), 3, 5, 5}, 6),
-                       "matrix product 'qkv': first [3, 4] stride 4, second [6, 5] stride 5, result [3, 5] stride 5 do "
-                       "not fit together",
-                       encore::InternalError);
+  CHECK_THROWS_WITH_AS(
+      multiply({data.data(), 3, 5, 5}, 6),
+      "matrix product 'qkv': first [3, 4] stride 4, second [6, 5] stride 5, result [3, 5] stride 5 do "
+      "not fit together",
+      encore::InternalError);
   CHECK_THROWS_AS(multiply({data.data(), 3, 6, 6}, 4), encore::InternalError);
   CHECK_THROWS_AS(multiply({data.data(), 3, 5, 4}, 4), encore::InternalError);
 }

@@ -17,11 +17,12 @@ void check_products(bool tuned) {
   Stream<Cuda> stream;
   Blas<Cuda> blas(stream);
   blas.enable_tuning(tuned);
-  for_each_product<Cuda, T, Result>(blas, stream, [](const std::string& name, double error, bool padding_untouched) {
-    CAPTURE(name);
-    CHECK(error <= 1.0);
-    CHECK(padding_untouched);
-  });
+  for_each_product<Cuda, T, Result>(blas, stream,
+                                    [](const std::string& name, double error, bool padding_untouched) {
+                                      CAPTURE(name);
+                                      CHECK(error <= 1.0);
+                                      CHECK(padding_untouched);
+                                    });
 }
 
 const ProductCase recorded{150, 384, 300, false, true, true, ProductCase::Addend::separate, 1.5F, 0.5F};

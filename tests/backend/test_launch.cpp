@@ -81,7 +81,8 @@ TEST_CASE_TEMPLATE("teams sum and take maxima over rows of any length", Space, E
     std::vector<double> values(static_cast<std::size_t>(rows * columns));
     std::iota(values.begin(), values.end(), -100.0);
     TestArray<Space, double> input(stream, values);
-    TestArray<Space, double> sums(stream, std::vector<double>(rows, NAN)), largest(stream, std::vector<double>(rows, NAN));
+    TestArray<Space, double> sums(stream, std::vector<double>(rows, NAN)),
+        largest(stream, std::vector<double>(rows, NAN));
     launch(stream, "test::sum_rows", {read(input.data(), input.size()), write(sums.data(), sums.size())},
            Teams<128>{rows, columns * sizeof(double)}, SumRows{input.data(), sums.data(), columns});
     launch(stream, "test::largest", {read(input.data(), input.size()), write(largest.data(), largest.size())},
@@ -104,7 +105,8 @@ TEST_CASE_TEMPLATE("teams may use more scratch memory than 48 KiB", Space, ENCOR
   CHECK(sums.get()[0] == 24000.0);
 }
 
-TEST_CASE_TEMPLATE("recording a kernel does not run it, and each replay runs it once", Space, ENCORE_TEST_SPACES) {
+TEST_CASE_TEMPLATE("recording a kernel does not run it, and each replay runs it once", Space,
+                   ENCORE_TEST_SPACES) {
   Stream<Space> stream;
   TestArray<Space, double> array(stream, std::vector<double>(1000, 0.0));
   RecordedGraph<Space> graph(stream, "two kernels", [&] {
@@ -134,8 +136,9 @@ TEST_CASE_TEMPLATE("a recording may be the very first use of a stream", Space, E
   CHECK(values == std::vector<double>(10, 1.0));
 }
 
-TEST_CASE_TEMPLATE("host copies and synchronization in a recording are refused by name and leave the stream usable",
-                   Space, ENCORE_TEST_SPACES) {
+TEST_CASE_TEMPLATE(
+    "host copies and synchronization in a recording are refused by name and leave the stream usable", Space,
+    ENCORE_TEST_SPACES) {
   Stream<Space> stream;
   TestArray<Space, double> array(stream, {1.0, 2.0});
   double host = 0;
@@ -150,7 +153,8 @@ TEST_CASE_TEMPLATE("host copies and synchronization in a recording are refused b
     }
     return "";
   };
-  const std::string copied = refusal_of([&] { stream.copy_to_host(&host, array.data(), 8, "loss read-back"); });
+  const std::string copied =
+      refusal_of([&] { stream.copy_to_host(&host, array.data(), 8, "loss read-back"); });
   CHECK(copied.find("host copy") != std::string::npos);
   CHECK(copied.find("loss read-back") != std::string::npos);
   CHECK(refusal_of([&] { stream.copy_to_device(array.data(), &host, 8, "threshold"); }).find("threshold") !=
@@ -169,7 +173,8 @@ TEST_CASE_TEMPLATE("an exception of the body ends a recording cleanly", Space, E
   CHECK_THROWS_AS(RecordedGraph<Space>(stream, "throws",
                                        [&] {
                                          add_one(stream, array);
-                                         if (stream.mode() == StreamMode::record) throw std::logic_error("body");
+                                         if (stream.mode() == StreamMode::record)
+                                           throw std::logic_error("body");
                                        }),
                   std::logic_error);
   RecordedGraph<Space> graph(stream, "works", [&] { add_one(stream, array); });
@@ -201,7 +206,8 @@ TEST_CASE_TEMPLATE("copies inside the space are recorded", Space, ENCORE_TEST_SP
   CHECK(to.get() == std::vector<double>{7, 8, 9});
 }
 
-TEST_CASE_TEMPLATE("a replay neither synchronises nor copies from or to the host", Space, ENCORE_TEST_SPACES) {
+TEST_CASE_TEMPLATE("a replay neither synchronises nor copies from or to the host", Space,
+                   ENCORE_TEST_SPACES) {
   Stream<Space> stream;
   TestArray<Space, double> array(stream, std::vector<double>(8, 0.0));
   RecordedGraph<Space> graph(stream, "quiet", [&] { add_one(stream, array); });
@@ -212,4 +218,3 @@ TEST_CASE_TEMPLATE("a replay neither synchronises nor copies from or to the host
   CHECK(after.synchronizations == before.synchronizations);
   CHECK(after.host_copies == before.host_copies);
 }
-

@@ -36,14 +36,13 @@ TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
     PhiloxKey key;
     PhiloxCounter result;
   };
-  const Known answers[] = {
-      {{{0, 0, 0, 0}}, {{0, 0}}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
-      {{{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}},
-       {{0xffffffff, 0xffffffff}},
-       {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
-      {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
-       {{0xa4093822, 0x299f31d0}},
-       {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}}};
+  const Known answers[] = {{{{0, 0, 0, 0}}, {{0, 0}}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
+                           {{{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}},
+                            {{0xffffffff, 0xffffffff}},
+                            {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
+                           {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+                            {{0xa4093822, 0x299f31d0}},
+                            {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}}};
   for (const Known& known : answers) {
     const PhiloxCounter result = philox4x32_10(known.counter, known.key);
     for (int i = 0; i < 4; ++i) CHECK(result.word[i] == known.result.word[i]);
@@ -104,9 +103,10 @@ TEST_CASE_TEMPLATE("a snapshot restores every stream", Space, ENCORE_TEST_SPACES
 TEST_CASE_TEMPLATE("unknown and repeated stream names are refused by name", Space, ENCORE_TEST_SPACES) {
   Stream<Space> stream;
   RandomTracker<Space> tracker(stream, 7);
-  CHECK_THROWS_WITH_AS(tracker.state("defualt"),
-                       "no random stream is called 'defualt'; there are default, model-parallel, expert-parallel",
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(
+      tracker.state("defualt"),
+      "no random stream is called 'defualt'; there are default, model-parallel, expert-parallel",
+      ConfigurationError);
   CHECK_THROWS_AS(tracker.add("default", 1), ConfigurationError);
 }
 
@@ -120,4 +120,3 @@ TEST_CASE("uniform numbers lie in [0, 1) with the right mean") {
   }
   CHECK(sum / 100000 == doctest::Approx(0.5).epsilon(0.01));
 }
-

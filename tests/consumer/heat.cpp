@@ -35,12 +35,13 @@ class Heat {
 
   // u_i' = u_i + r (u_(i-1) - 2 u_i + u_(i+1)) on a ring.
   void step(backend::Stream<Space>& stream, Field from, Field to) const {
-    backend::launch(stream, "heat::step", {backend::read(from), backend::write(to)}, backend::Range{cells},
-                    KOKKOS_LAMBDA(std::int64_t i) {
-                      const float left = from(i == 0 ? cells - 1 : i - 1);
-                      const float right = from(i == cells - 1 ? 0 : i + 1);
-                      to(i) = from(i) + diffusion * (left - 2 * from(i) + right);
-                    });
+    backend::launch(
+        stream, "heat::step", {backend::read(from), backend::write(to)}, backend::Range{cells},
+        KOKKOS_LAMBDA(std::int64_t i) {
+          const float left = from(i == 0 ? cells - 1 : i - 1);
+          const float right = from(i == cells - 1 ? 0 : i + 1);
+          to(i) = from(i) + diffusion * (left - 2 * from(i) + right);
+        });
   }
 
  private:
@@ -58,7 +59,8 @@ bool simulate() {
   const Heat heat;
   const double wave = 8 * 2 * std::numbers::pi / cells;
   std::vector<float> host(cells);
-  for (std::int64_t i = 0; i < cells; ++i) host[i] = static_cast<float>(std::sin(wave * static_cast<double>(i)));
+  for (std::int64_t i = 0; i < cells; ++i)
+    host[i] = static_cast<float>(std::sin(wave * static_cast<double>(i)));
   stream.copy_to_device(heat.field(0).data(), host.data(), cells * sizeof(float), "heat::start");
 
   backend::RecordedGraph<Space> two_steps(stream, "heat", [&] {

@@ -19,7 +19,8 @@ struct Trace {
   }
 };
 
-Trace train(const std::vector<std::string>& settings, const std::vector<std::string>& more, std::int64_t steps) {
+Trace train(const std::vector<std::string>& settings, const std::vector<std::string>& more,
+            std::int64_t steps) {
   const auto configuration = resolve(settings, more);
   const auto trainer = model::make_trainer(configuration);
   Trace trace;
@@ -66,31 +67,40 @@ void check_all_policies(std::vector<std::string> settings, std::int64_t steps) {
 }
 
 TEST_CASE("eager, layer and full iteration agree bit for bit over 100 steps of GPT-2 with dropout") {
-  check_all_policies([] {
-    auto settings = tiny_model("gpt2");
-    settings.push_back("model.dropout=0.1");
-    settings.push_back("model.attention_dropout=0.1");
-    return settings;
-  }(), 100);
+  check_all_policies(
+      [] {
+        auto settings = tiny_model("gpt2");
+        settings.push_back("model.dropout=0.1");
+        settings.push_back("model.attention_dropout=0.1");
+        return settings;
+      }(),
+      100);
 }
 
-TEST_CASE("eager, layer and full iteration agree bit for bit over 100 steps of Llama with dropout and microbatches") {
-  check_all_policies([] {
-    auto settings = tiny_model("llama");
-    settings.push_back("model.dropout=0.1");
-    settings.push_back("train.microbatches=3");
-    return settings;
-  }(), 100);
+TEST_CASE(
+    "eager, layer and full iteration agree bit for bit over 100 steps of Llama with dropout and "
+    "microbatches") {
+  check_all_policies(
+      [] {
+        auto settings = tiny_model("llama");
+        settings.push_back("model.dropout=0.1");
+        settings.push_back("train.microbatches=3");
+        return settings;
+      }(),
+      100);
 }
 
 TEST_CASE("eager, layer and full iteration agree bit for bit in bf16 with master weights and bf16 moments") {
-  check_all_policies([] {
-    auto settings = tiny_model("llama");
-    for (const char* setting : {"model.dropout=0.1", "train.precision=bf16", "train.gradient_type=fp32",
-                                "train.optimizer_state=bf16", "train.master_weights=true", "train.microbatches=2"})
-      settings.emplace_back(setting);
-    return settings;
-  }(), 30);
+  check_all_policies(
+      [] {
+        auto settings = tiny_model("llama");
+        for (const char* setting :
+             {"model.dropout=0.1", "train.precision=bf16", "train.gradient_type=fp32",
+              "train.optimizer_state=bf16", "train.master_weights=true", "train.microbatches=2"})
+          settings.emplace_back(setting);
+        return settings;
+      }(),
+      30);
 }
 
 TEST_CASE("dropout draws other masks in every replay") {

@@ -37,7 +37,9 @@ const std::vector<std::vector<std::string>> variants{
     {"model.dropout=0.1", "train.precision=bf16", "train.gradient_type=bf16", "train.optimizer_state=bf16"},
     {"train.precision=bf16", "train.gradient_type=fp32", "train.master_weights=true"}};
 
-TEST_CASE("half the steps, saved and loaded into another process' trainer, then the rest, equal all steps bit for bit") {
+TEST_CASE(
+    "half the steps, saved and loaded into another process' trainer, then the rest, equal all steps bit for "
+    "bit") {
   const Folder folder;
   for (const std::string& backend : backend_names())
     for (const std::string family : {"gpt2", "llama"})
@@ -102,7 +104,8 @@ TEST_CASE("weights without training state load and start at the first step") {
   const fs::path file = folder.path / "weights.safetensors";
   {
     model::SafetensorsWriter writer(file);
-    for (const auto& slice : source->layout().slices()) writer.add(slice.name, model::StoredType::f32, slice.shape);
+    for (const auto& slice : source->layout().slices())
+      writer.add(slice.name, model::StoredType::f32, slice.shape);
     for (const auto& slice : source->layout().slices())
       writer.write(slice.name, source->read(model::ParameterArray::weights, slice));
     writer.commit();
@@ -141,8 +144,9 @@ TEST_CASE("missing, misshapen and foreign tensors are refused by name, and the t
   };
   CHECK(message_for([](auto& tensors) { tensors.pop_back(); }).find("lm_head.weight") != std::string::npos);
   CHECK(message_for([](auto& tensors) { tensors[0].second[0] += 1; }).find("[62, 32]") != std::string::npos);
-  CHECK(message_for([](auto& tensors) { tensors.push_back({"model.layers.2.mlp.up_proj.weight", {4}}); })
-            .find("model.layers.2.mlp.up_proj.weight") != std::string::npos);
+  CHECK(message_for([](auto& tensors) {
+          tensors.push_back({"model.layers.2.mlp.up_proj.weight", {4}});
+        }).find("model.layers.2.mlp.up_proj.weight") != std::string::npos);
   CHECK(state_of(*trainer) == before);
 }
 

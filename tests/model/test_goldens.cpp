@@ -66,6 +66,8 @@ TEST_CASE("fp32 reproduces the Hugging Face references: logits, loss, every grad
   check(model::Precision::fp32, 1e-5);
 }
 
-TEST_CASE("bf16 reproduces the Hugging Face references within its rounding") { check(model::Precision::bf16, 2e-2); }
+TEST_CASE("bf16 reproduces the Hugging Face references within its rounding") {
+  check(model::Precision::bf16, 2e-2);
+}
 
 }  // namespace

@@ -53,8 +53,8 @@ class DoubleStep {
         return backend::Matrix<double, Space>(data(id), static_cast<std::size_t>(table.shape[0]),
                                               static_cast<std::size_t>(table.shape[1]));
       };
-      kernels::rope_tables<Space, double>(device_.stream(), configuration.model.rope_theta, view(step_.rope_cosine),
-                                          view(step_.rope_sine));
+      kernels::rope_tables<Space, double>(device_.stream(), configuration.model.rope_theta,
+                                          view(step_.rope_cosine), view(step_.rope_sine));
     }
     const Batch batch = random_batch(configuration, 0);
     std::memcpy(bindings_.address(step_.ids), batch.ids.data(), batch.ids.size() * 4);
@@ -136,15 +136,21 @@ std::vector<std::string> with(const std::string& family, const std::vector<std::
 TEST_CASE("every gradient of GPT-2 equals finite differences in float64") {
   check_gradients(with("gpt2", {}));
 }
-TEST_CASE("every gradient of GPT-2 with exact GELU, untied head, dropout and microbatches equals finite differences") {
+TEST_CASE(
+    "every gradient of GPT-2 with exact GELU, untied head, dropout and microbatches equals finite "
+    "differences") {
   check_gradients(with("gpt2", {"model.activation=gelu", "model.tie_embeddings=false", "model.dropout=0.2",
                                 "model.attention_dropout=0.2", "train.microbatches=2"}));
 }
-TEST_CASE("every gradient of Llama equals finite differences in float64") { check_gradients(with("llama", {})); }
-TEST_CASE("every gradient of Llama with biases, tied head, free head size and interleaved positions equals finite differences") {
-  check_gradients(with("llama", {"model.qkv_bias=true", "model.attention_output_bias=true", "model.mlp_bias=true",
-                                 "model.tie_embeddings=true", "model.head_dim=6", "model.position=rope_interleaved",
-                                 "train.microbatches=2"}));
+TEST_CASE("every gradient of Llama equals finite differences in float64") {
+  check_gradients(with("llama", {}));
+}
+TEST_CASE(
+    "every gradient of Llama with biases, tied head, free head size and interleaved positions equals finite "
+    "differences") {
+  check_gradients(with("llama", {"model.qkv_bias=true", "model.attention_output_bias=true",
+                                 "model.mlp_bias=true", "model.tie_embeddings=true", "model.head_dim=6",
+                                 "model.position=rope_interleaved", "train.microbatches=2"}));
 }
 
 }  // namespace

@@ -130,8 +130,9 @@ TEST_CASE("tokens and labels outside the vocabulary are refused with their place
 
 TEST_CASE("a model larger than the memory is refused before anything is allocated, with both numbers") {
   for (const std::string& backend : backend_names()) {
-    const auto configuration = resolve(on(backend, "llama", {"model.vocab=400000000", "model.hidden=8192",
-                                                             "model.heads=64", "model.kv_heads=64"}));
+    const auto configuration =
+        resolve(on(backend, "llama",
+                   {"model.vocab=400000000", "model.hidden=8192", "model.heads=64", "model.kv_heads=64"}));
     CHECK_THROWS_AS(model::make_trainer(configuration), OutOfMemoryError);
     const auto limited = resolve(on(backend, "llama", {"graph.memory_limit=1000"}));
     CHECK_THROWS_AS(model::make_trainer(limited), OutOfMemoryError);

@@ -64,7 +64,8 @@ struct DropoutReference {
 
 /// The definition, in double.
 template <class T>
-AttentionResults reference_attention(const AttentionProblem<T>& problem, const DropoutReference& dropout = {}) {
+AttentionResults reference_attention(const AttentionProblem<T>& problem,
+                                     const DropoutReference& dropout = {}) {
   const AttentionShape& s = problem.shape;
   const std::int64_t group = s.heads / s.kv_heads;
   AttentionResults results;
@@ -161,26 +162,29 @@ class AttentionBuffers {
   }
 
   void forward(Attention<Space>& attention, const AttentionDropout& dropout = {}) {
-    attention.template forward<T>(*stream_, shape_, dropout, constant(query_), constant(key_), constant(value_),
-                                  on_device(output_), reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()));
+    attention.template forward<T>(*stream_, shape_, dropout, constant(query_), constant(key_),
+                                  constant(value_), on_device(output_),
+                                  reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()));
   }
   void backward(Attention<Space>& attention, const AttentionDropout& dropout = {}) {
     const std::size_t bytes = attention.template workspace_bytes<T>(shape_, dropout);
     if (workspace_.bytes() < bytes) workspace_ = Allocation<Space>("attention test", bytes);
-    attention.template backward<T>(*stream_, shape_, dropout, constant(query_), constant(key_), constant(value_),
-                                   constant(output_), reinterpret_cast<const Accumulator<T>*>(log_sum_exp_.data()),
-                                   constant(output_gradient_), gradient(query_), gradient(key_), gradient(value_),
-                                   workspace_.data());
+    attention.template backward<T>(
+        *stream_, shape_, dropout, constant(query_), constant(key_), constant(value_), constant(output_),
+        reinterpret_cast<const Accumulator<T>*>(log_sum_exp_.data()), constant(output_gradient_),
+        gradient(query_), gradient(key_), gradient(value_), workspace_.data());
   }
 
   AttentionResults results() {
     std::vector<T> values(host_.size());
     std::vector<Accumulator<T>> log_sum_exp(log_sum_exp_host_.size());
     stream_->copy_to_host(values.data(), device_.data(), values.size() * sizeof(T), "test");
-    stream_->copy_to_host(log_sum_exp.data(), log_sum_exp_.data(), log_sum_exp.size() * sizeof(Accumulator<T>), "test");
+    stream_->copy_to_host(log_sum_exp.data(), log_sum_exp_.data(),
+                          log_sum_exp.size() * sizeof(Accumulator<T>), "test");
     stream_->synchronize("test");
     const std::int64_t gradients = next_;
-    return {gather(values, output_, shape_.heads, 0), std::vector<double>(log_sum_exp.begin(), log_sum_exp.end()),
+    return {gather(values, output_, shape_.heads, 0),
+            std::vector<double>(log_sum_exp.begin(), log_sum_exp.end()),
             gather(values, query_, shape_.heads, gradients), gather(values, key_, shape_.kv_heads, gradients),
             gather(values, value_, shape_.kv_heads, gradients)};
   }
@@ -211,7 +215,8 @@ class AttentionBuffers {
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t t = 0; t < shape_.tokens; ++t)
           for (std::int64_t d = 0; d < shape_.head_dim; ++d, ++i)
-            call(i, place.offset + b * place.batch_stride + t * place.token_stride + h * place.head_stride + d);
+            call(i,
+                 place.offset + b * place.batch_stride + t * place.token_stride + h * place.head_stride + d);
   }
   void write(const Place& place, std::int64_t heads, const std::vector<double>& values) {
     visit(place, heads, [&](std::size_t i, std::int64_t at) { host_[at] = T(float(values[i])); });
@@ -252,7 +257,8 @@ inline double relative_error(const std::vector<double>& values, const std::vecto
   for (std::size_t i = 0; i < expected.size(); ++i) {
     largest = std::max(largest, std::abs(expected[i]));
     const double difference = std::abs(values[i] - expected[i]);
-    if (!(difference <= error)) error = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+    if (!(difference <= error))
+      error = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
   }
   return error / largest;
 }
@@ -261,8 +267,9 @@ inline bool same_bits(const AttentionResults& a, const AttentionResults& b) {
   const auto same = [](const std::vector<double>& x, const std::vector<double>& y) {
     return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
   };
-  return same(a.output, b.output) && same(a.log_sum_exp, b.log_sum_exp) && same(a.query_gradient, b.query_gradient) &&
-         same(a.key_gradient, b.key_gradient) && same(a.value_gradient, b.value_gradient);
+  return same(a.output, b.output) && same(a.log_sum_exp, b.log_sum_exp) &&
+         same(a.query_gradient, b.query_gradient) && same(a.key_gradient, b.key_gradient) &&
+         same(a.value_gradient, b.value_gradient);
 }
 
 }  // namespace encore::tests

@@ -26,10 +26,10 @@ struct ProductCase {
 };
 
 inline std::string name_of(const ProductCase& c) {
-  return std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.first_transposed ? " T" : " N") +
-         (c.second_transposed ? "T" : "N") + (c.bias ? " bias" : "") + " addend " +
-         std::to_string(static_cast<int>(c.addend)) + " alpha " + std::to_string(c.alpha) + " beta " +
-         std::to_string(c.beta) + " padding " + std::to_string(c.padding);
+  return std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+         (c.first_transposed ? " T" : " N") + (c.second_transposed ? "T" : "N") + (c.bias ? " bias" : "") +
+         " addend " + std::to_string(static_cast<int>(c.addend)) + " alpha " + std::to_string(c.alpha) +
+         " beta " + std::to_string(c.beta) + " padding " + std::to_string(c.padding);
 }
 
 template <class T>
@@ -95,14 +95,15 @@ struct ProductProblem {
     }
     if (c.addend == ProductCase::Addend::result) options.addend = result_data;
     using Operand = MatrixOperand<const T>;
-    const Operand first_operand{reinterpret_cast<const T*>(device.first.data()), c.first_transposed ? c.k : c.m,
-                                c.first_transposed ? c.m : c.k, first_stride};
-    const Operand second_operand{reinterpret_cast<const T*>(device.second.data()), c.second_transposed ? c.n : c.k,
-                                 c.second_transposed ? c.k : c.n, second_stride};
-    blas.template multiply<T, Result>(device.stream, "product", c.first_transposed ? Transpose::yes : Transpose::no,
-                                      first_operand, c.second_transposed ? Transpose::yes : Transpose::no,
-                                      second_operand, MatrixOperand<Result>{result_data, c.m, c.n, result_stride},
-                                      options);
+    const Operand first_operand{reinterpret_cast<const T*>(device.first.data()),
+                                c.first_transposed ? c.k : c.m, c.first_transposed ? c.m : c.k, first_stride};
+    const Operand second_operand{reinterpret_cast<const T*>(device.second.data()),
+                                 c.second_transposed ? c.n : c.k, c.second_transposed ? c.k : c.n,
+                                 second_stride};
+    blas.template multiply<T, Result>(device.stream, "product",
+                                      c.first_transposed ? Transpose::yes : Transpose::no, first_operand,
+                                      c.second_transposed ? Transpose::yes : Transpose::no, second_operand,
+                                      MatrixOperand<Result>{result_data, c.m, c.n, result_stride}, options);
   }
 
   template <class Space>
@@ -129,8 +130,9 @@ struct ProductProblem {
         double sum = 0;
         double magnitude = 0;
         for (std::int64_t p = 0; p < c.k; ++p) {
-          const double term = double(first[c.first_transposed ? p * first_stride + i : i * first_stride + p]) *
-                              double(second[c.second_transposed ? j * second_stride + p : p * second_stride + j]);
+          const double term =
+              double(first[c.first_transposed ? p * first_stride + i : i * first_stride + p]) *
+              double(second[c.second_transposed ? j * second_stride + p : p * second_stride + j]);
           sum += term;
           magnitude += std::abs(term);
         }
@@ -143,7 +145,8 @@ struct ProductProblem {
         if (rounds_between && c.bias && c.addend != ProductCase::Addend::none)
           rounded += std::abs(expected - c.beta * double(addend[i * addend_stride + j]));
         const double storage = std::is_same_v<Result, bfloat16> ? rounded / 256 : 0;
-        const double error = std::abs(double(result[i * result_stride + j]) - expected) / (4 * unit * magnitude + storage);
+        const double error =
+            std::abs(double(result[i * result_stride + j]) - expected) / (4 * unit * magnitude + storage);
         if (!(error <= worst)) worst = error;
       }
     }
@@ -155,7 +158,8 @@ struct ProductProblem {
     for (std::int64_t i = 0; i < shape.m; ++i) {
       for (std::int64_t j = shape.n; j < result_stride; ++j) {
         const float value = float(result[i * result_stride + j]);
-        if (shape.addend == ProductCase::Addend::result ? value != float(addend[i * addend_stride + j]) : !std::isnan(value))
+        if (shape.addend == ProductCase::Addend::result ? value != float(addend[i * addend_stride + j])
+                                                        : !std::isnan(value))
           return false;
       }
     }
@@ -170,22 +174,26 @@ struct ProductProblem {
 
 inline std::vector<ProductCase> product_cases() {
   std::vector<ProductCase> all;
-  const std::int64_t shapes[][3] = {{1, 1, 1},    {1, 7, 3},     {5, 1, 9},    {3, 50, 257},  {17, 33, 65},  {64, 64, 64},
-                                    {70, 200, 31}, {130, 300, 20}, {40, 70, 515}, {257, 129, 48}, {8, 1000, 16}, {300, 5, 300}};
+  const std::int64_t shapes[][3] = {{1, 1, 1},     {1, 7, 3},      {5, 1, 9},     {3, 50, 257},
+                                    {17, 33, 65},  {64, 64, 64},   {70, 200, 31}, {130, 300, 20},
+                                    {40, 70, 515}, {257, 129, 48}, {8, 1000, 16}, {300, 5, 300}};
   for (const auto& [m, n, k] : shapes) {
     for (int variant = 0; variant < 4; ++variant) {
       const bool first = (variant & 1) != 0;
       const bool second = (variant & 2) != 0;
       all.push_back({m, n, k, first, second});
       all.push_back({m, n, k, first, second, true, ProductCase::Addend::separate, 0.5F, -2.0F, 3});
-      all.push_back({m, n, k, first, second, variant % 2 == 0, ProductCase::Addend::result, 1.0F, 1.0F, variant});
+      all.push_back(
+          {m, n, k, first, second, variant % 2 == 0, ProductCase::Addend::result, 1.0F, 1.0F, variant});
     }
   }
   for (const bool bias : {false, true})
-    for (const auto addend : {ProductCase::Addend::none, ProductCase::Addend::separate, ProductCase::Addend::result})
+    for (const auto addend :
+         {ProductCase::Addend::none, ProductCase::Addend::separate, ProductCase::Addend::result})
       for (const std::int64_t k : {0, 9}) {
         all.push_back({6, 70, k, false, true, bias, addend, 0.0F, 0.75F, 1});
-        all.push_back({6, 70, k, true, false, bias, addend, 2.0F, addend == ProductCase::Addend::none ? 0.0F : 0.75F, 0});
+        all.push_back({6, 70, k, true, false, bias, addend, 2.0F,
+                       addend == ProductCase::Addend::none ? 0.0F : 0.75F, 0});
       }
   return all;
 }

@@ -16,20 +16,23 @@ namespace encore::tests {
 /// The backends of this build by the names that the configuration uses.
 inline std::vector<std::string> backend_names() {
   std::vector<std::string> names;
-  for (const backend::Backend backend : backend::built_backends()) names.emplace_back(backend::name_of(backend));
+  for (const backend::Backend backend : backend::built_backends())
+    names.emplace_back(backend::name_of(backend));
   return names;
 }
 
 /// Two layers of width 32 over sequences of 16 tokens.
 inline std::vector<std::string> tiny_model(const std::string& family) {
-  std::vector<std::string> settings{"model.family=" + family, "model.layers=2", "model.hidden=32",    "model.heads=4",
-                                    "model.ffn=64",           "model.vocab=61", "model.seq=16",       "train.microbatch=2",
-                                    "train.steps=100",        "train.lr=0.01",  "train.min_lr=0.01", "seed=5"};
+  std::vector<std::string> settings{"model.family=" + family, "model.layers=2",     "model.hidden=32",
+                                    "model.heads=4",          "model.ffn=64",       "model.vocab=61",
+                                    "model.seq=16",           "train.microbatch=2", "train.steps=100",
+                                    "train.lr=0.01",          "train.min_lr=0.01",  "seed=5"};
   if (family == "llama") settings.push_back("model.kv_heads=2");
   return settings;
 }
 
-inline model::Configuration resolve(std::vector<std::string> settings, const std::vector<std::string>& more = {}) {
+inline model::Configuration resolve(std::vector<std::string> settings,
+                                    const std::vector<std::string>& more = {}) {
   model::ConfigurationSources sources;
   settings.insert(settings.end(), more.begin(), more.end());
   for (const std::string& setting : settings) sources.assignment(setting);
@@ -46,8 +49,11 @@ inline Batch random_batch(const model::Configuration& configuration, std::int64_
   std::mt19937 generator(static_cast<unsigned>(1000 + step));
   Batch batch;
   for (std::int64_t i = 0; i < train.microbatches * train.microbatch * train.seq; ++i) {
-    batch.ids.push_back(static_cast<std::int32_t>(generator() % static_cast<unsigned>(configuration.model.vocab)));
-    batch.labels.push_back(i % 7 == 6 ? -100 : (batch.ids.back() * 3 + 1) % static_cast<std::int32_t>(configuration.model.vocab));
+    batch.ids.push_back(
+        static_cast<std::int32_t>(generator() % static_cast<unsigned>(configuration.model.vocab)));
+    batch.labels.push_back(i % 7 == 6 ? -100
+                                      : (batch.ids.back() * 3 + 1) %
+                                            static_cast<std::int32_t>(configuration.model.vocab));
   }
   return batch;
 }

@@ -40,7 +40,7 @@ AttentionGeometry geometry_of(const StackBuilder<Space, T, G>& builder) {
            static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_dim)))},
           model.position != Position::learned,
           model.position == Position::rope_interleaved ? kernels::RopeStyle::interleaved
-                                                               : kernels::RopeStyle::half_split,
+                                                       : kernels::RopeStyle::half_split,
           model.norm_epsilon,
           builder.drops(),
           builder.drops_attention()};
@@ -53,13 +53,13 @@ void rotate(Execution<Space>& x, const AttentionGeometry& geometry, BufferId cos
   kernels::rope<Space, T>(x.stream(), geometry.style, x.template matrix<const Accumulator<T>>(cosine),
                           x.template matrix<const Accumulator<T>>(sine), x.template pointer<T>(projected),
                           geometry.shape.batch * geometry.shape.tokens, geometry.shape.tokens,
-                          geometry.shape.heads + geometry.shape.kv_heads, geometry.shape.head_dim, geometry.row(),
-                          inverse);
+                          geometry.shape.heads + geometry.shape.kv_heads, geometry.shape.head_dim,
+                          geometry.row(), inverse);
 }
 
 template <class Space>
-backend::AttentionDropout dropout_of(Execution<Space>& x, const AttentionGeometry& geometry, BufferId probability,
-                                     std::uint32_t segment) {
+backend::AttentionDropout dropout_of(Execution<Space>& x, const AttentionGeometry& geometry,
+                                     BufferId probability, std::uint32_t segment) {
   if (!geometry.drops_attention) return {};
   return {x.template pointer<const double>(probability), x.device().random().state("default"), segment};
 }
@@ -83,9 +83,10 @@ AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, st
   b.normalized = builder.template add<T>(name + "/normalized", {tokens, hidden});
   b.statistics = builder.statistics(name + "/norm");
   b.projected = builder.template add<T>(name + "/qkv", {tokens, geometry.row()});
-  b.context = builder.template add<T>(name + "/context", {tokens, geometry.shape.heads * geometry.shape.head_dim});
-  b.log_sum_exp = builder.template add<Accumulator<T>>(name + "/log_sum_exp",
-                                              {geometry.shape.batch, geometry.shape.heads, geometry.shape.tokens});
+  b.context =
+      builder.template add<T>(name + "/context", {tokens, geometry.shape.heads * geometry.shape.head_dim});
+  b.log_sum_exp = builder.template add<Accumulator<T>>(
+      name + "/log_sum_exp", {geometry.shape.batch, geometry.shape.heads, geometry.shape.tokens});
   if (geometry.drops_attention) b.attention_dropout_segment = builder.next_random_segment();
   std::optional<BufferId> undropped;
   if (geometry.drops) {
@@ -118,18 +119,18 @@ AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, st
           Ops::linear_forward(x, "encore::attn::output", b.output, b.context, b.result, b.input);
         } else {
           Ops::linear_forward(x, "encore::attn::output", b.output, b.context, *undropped);
-          kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
-                                             x.template matrix<const T>(b.input), x.template matrix<T>(b.result),
-                                             x.template pointer<const double>(probability),
-                                             x.device().random().state("default"), b.dropout_segment);
+          kernels::dropout_forward<Space, T>(
+              x.stream(), x.template matrix<const T>(*undropped), x.template matrix<const T>(b.input),
+              x.template matrix<T>(b.result), x.template pointer<const double>(probability),
+              x.device().random().state("default"), b.dropout_segment);
         }
       });
   return b;
 }
 
 template <class Space, class T, class G>
-void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
-                               const AttentionBuffers& b, BufferId residual) {
+void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                               std::int64_t layer, const AttentionBuffers& b, BufferId residual) {
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/attn";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
@@ -140,22 +141,26 @@ void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
   std::optional<BufferId> dropped;
   if (geometry.drops) dropped = temporary("/dropped_gradient", hidden);
   const BufferId output_gradient = dropped.value_or(residual);
-  const BufferId context_gradient = temporary("/context_gradient", geometry.shape.heads * geometry.shape.head_dim);
+  const BufferId context_gradient =
+      temporary("/context_gradient", geometry.shape.heads * geometry.shape.head_dim);
   const BufferId projected_gradient = temporary("/qkv_gradient", geometry.row());
   const BufferId normalized_gradient = temporary("/normalized_gradient", hidden);
   // Never dereferenced: only tells that there is dropout, for which the engines need other workspaces.
   static constexpr double some_probability = 0;
-  const backend::AttentionDropout sizing =
-      geometry.drops_attention ? backend::AttentionDropout{&some_probability, nullptr, 0} : backend::AttentionDropout{};
+  const backend::AttentionDropout sizing = geometry.drops_attention
+                                               ? backend::AttentionDropout{&some_probability, nullptr, 0}
+                                               : backend::AttentionDropout{};
   const BufferId attention_workspace = builder.template add<std::uint8_t>(
       name + "/attention_workspace",
-      {static_cast<std::int64_t>(builder.device.attention().template workspace_bytes<T>(geometry.shape, sizing))});
+      {static_cast<std::int64_t>(
+          builder.device.attention().template workspace_bytes<T>(geometry.shape, sizing))});
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
       name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
   const auto bias_workspace = [&](const LinearBuffers& linear, const std::string& suffix,
                                   std::int64_t columns) -> std::optional<BufferId> {
     if (!linear.bias) return std::nullopt;
-    return builder.template add<Accumulator<T>>(name + suffix, {kernels::bias_workspace_rows(tokens), columns});
+    return builder.template add<Accumulator<T>>(name + suffix,
+                                                {kernels::bias_workspace_rows(tokens), columns});
   };
   const auto output_workspace = bias_workspace(b.output, "/output_bias_workspace", hidden);
   const auto qkv_workspace = bias_workspace(b.qkv, "/qkv_bias_workspace", geometry.row());
@@ -169,17 +174,18 @@ void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
        buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,
                   b.norm.weight.value, b.qkv.weight.value, b.output.weight.value, cosine, sine, probability,
                   attention_probability),
-       buffers_of(residual, dropped, context_gradient, projected_gradient, normalized_gradient, attention_workspace,
-                  norm_workspace, output_workspace, qkv_workspace, b.norm.weight.gradient,
-                  gradient_of(b.norm.bias), b.qkv.weight.gradient, gradient_of(b.qkv.bias),
-                  b.output.weight.gradient, gradient_of(b.output.bias))},
+       buffers_of(residual, dropped, context_gradient, projected_gradient, normalized_gradient,
+                  attention_workspace, norm_workspace, output_workspace, qkv_workspace,
+                  b.norm.weight.gradient, gradient_of(b.norm.bias), b.qkv.weight.gradient,
+                  gradient_of(b.qkv.bias), b.output.weight.gradient, gradient_of(b.output.bias))},
       [=](Execution<Space>& x) {
         if (dropped)
           kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
                                               x.template matrix<T>(*dropped),
                                               x.template pointer<const double>(probability),
                                               x.device().random().state("default"), b.dropout_segment);
-        Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient, context_gradient);
+        Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient,
+                                   context_gradient);
         Ops::template linear_backward_weight<G>(x, "encore::attn::output_wgrad", b.output, b.context,
                                                 output_gradient, output_workspace, accumulate);
         const T* projected = x.template pointer<const T>(b.projected);
@@ -189,13 +195,16 @@ void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
             x.stream(), geometry.shape,
             dropout_of(x, geometry, attention_probability, b.attention_dropout_segment),
             geometry.in_projected(projected, 0), geometry.in_projected(projected, keys),
-            geometry.in_projected(projected, values), geometry.in_context(x.template pointer<const T>(b.context)),
+            geometry.in_projected(projected, values),
+            geometry.in_context(x.template pointer<const T>(b.context)),
             x.template pointer<const Accumulator<T>>(b.log_sum_exp),
-            geometry.in_context(x.template pointer<const T>(context_gradient)), geometry.in_projected(gradient, 0),
-            geometry.in_projected(gradient, keys), geometry.in_projected(gradient, values),
+            geometry.in_context(x.template pointer<const T>(context_gradient)),
+            geometry.in_projected(gradient, 0), geometry.in_projected(gradient, keys),
+            geometry.in_projected(gradient, values),
             reinterpret_cast<std::byte*>(x.template pointer<std::uint8_t>(attention_workspace)));
         if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, projected_gradient, true);
-        Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient, normalized_gradient);
+        Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
+                                   normalized_gradient);
         Ops::template linear_backward_weight<G>(x, "encore::attn::qkv_wgrad", b.qkv, b.normalized,
                                                 projected_gradient, qkv_workspace, accumulate);
         Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, true,
@@ -203,10 +212,10 @@ void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
       });
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                       \
-  template AttentionBuffers append_attention_forward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,  \
-                                                     BufferId);                                               \
-  template void append_attention_backward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,             \
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                      \
+  template AttentionBuffers append_attention_forward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t, \
+                                                     BufferId);                                              \
+  template void append_attention_backward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,            \
                                           const AttentionBuffers&, BufferId);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE

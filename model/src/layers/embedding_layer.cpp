@@ -13,7 +13,8 @@ EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, st
   EmbeddingBuffers b{};
   b.tokens = builder.parameter("embedding/tokens");
   if (builder.model.position == Position::learned) b.positions = builder.parameter("embedding/positions");
-  b.ids = builder.step.program.outline().find_buffer("microbatch." + std::to_string(microbatch) + "/ids").value();
+  b.ids =
+      builder.step.program.outline().find_buffer("microbatch." + std::to_string(microbatch) + "/ids").value();
   b.result = builder.template add<T>(name + "/result", {tokens, hidden});
   const bool drops = builder.drops();
   if (drops) b.dropout_segment = builder.next_random_segment();
@@ -23,7 +24,8 @@ EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, st
        buffers_of(b.tokens.value, value_of(b.positions), b.ids, probability), buffers_of(b.result)},
       [b, drops, probability, sequence = builder.shape.tokens](Execution<Space>& x) {
         kernels::embedding_forward<Space, T>(
-            x.stream(), x.template vector<const std::int32_t>(b.ids), x.template matrix<const T>(b.tokens.value),
+            x.stream(), x.template vector<const std::int32_t>(b.ids),
+            x.template matrix<const T>(b.tokens.value),
             b.positions ? x.template matrix<const T>(b.positions->value) : backend::Matrix<const T, Space>(),
             sequence, x.template matrix<T>(b.result));
         if (drops)
@@ -60,20 +62,21 @@ void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
         kernels::token_order<Space>(x.stream(), x.template vector<const std::int32_t>(b.ids),
                                     x.template vector<std::int32_t>(order));
         kernels::embedding_backward<Space, T, G>(
-            x.stream(), x.template vector<const std::int32_t>(b.ids), x.template vector<const std::int32_t>(order),
-            x.template matrix<const T>(residual), x.template matrix<G>(*b.tokens.gradient),
-            x.template matrix<Accumulator<T>>(workspace), accumulate_tokens);
+            x.stream(), x.template vector<const std::int32_t>(b.ids),
+            x.template vector<const std::int32_t>(order), x.template matrix<const T>(residual),
+            x.template matrix<G>(*b.tokens.gradient), x.template matrix<Accumulator<T>>(workspace),
+            accumulate_tokens);
         if (b.positions)
-          kernels::position_embedding_backward<Space, T, G>(x.stream(), x.template matrix<const T>(residual),
-                                                            sequence,
-                                                            x.template matrix<G>(*b.positions->gradient), accumulate);
+          kernels::position_embedding_backward<Space, T, G>(
+              x.stream(), x.template matrix<const T>(residual), sequence,
+              x.template matrix<G>(*b.positions->gradient), accumulate);
       });
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                               \
-  template EmbeddingBuffers append_embedding_forward(StackBuilder<SPACE, T, G>&, std::int64_t);       \
-  template void append_embedding_backward(StackBuilder<SPACE, T, G>&, std::int64_t,                   \
-                                          const EmbeddingBuffers&, BufferId);
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                      \
+  template EmbeddingBuffers append_embedding_forward(StackBuilder<SPACE, T, G>&, std::int64_t);              \
+  template void append_embedding_backward(StackBuilder<SPACE, T, G>&, std::int64_t, const EmbeddingBuffers&, \
+                                          BufferId);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

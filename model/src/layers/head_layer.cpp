@@ -32,8 +32,9 @@ HeadBuffers append_head_forward(StackBuilder<Space, T, G>& builder, std::int64_t
                                      training ? BufferKind::activation : BufferKind::metric);
   if (!training) builder.step.logits.push_back(b.logits);
   const BufferId row_loss = builder.template add<Accumulator<T>>(name + "/row_loss", {tokens});
-  const BufferId labels =
-      builder.step.program.outline().find_buffer("microbatch." + std::to_string(microbatch) + "/labels").value();
+  const BufferId labels = builder.step.program.outline()
+                              .find_buffer("microbatch." + std::to_string(microbatch) + "/labels")
+                              .value();
   const BufferId count = builder.step.label_count, loss = builder.step.loss;
   builder.step.program.add_segment(
       {name + "/forward", Module::head, Phase::forward, -1, static_cast<std::int32_t>(microbatch),
@@ -41,13 +42,15 @@ HeadBuffers append_head_forward(StackBuilder<Space, T, G>& builder, std::int64_t
        buffers_of(b.normalized, b.statistics, b.logits, row_loss, loss)},
       [=, epsilon = builder.model.norm_epsilon](Execution<Space>& x) {
         Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, epsilon);
-        Ops::linear_forward(x, "encore::head::logits", {b.weight, std::nullopt, false}, b.normalized, b.logits);
+        Ops::linear_forward(x, "encore::head::logits", {b.weight, std::nullopt, false}, b.normalized,
+                            b.logits);
         const double* label_count = x.template pointer<const double>(count);
         kernels::cross_entropy<Space, T>(x.stream(), x.template matrix<T>(b.logits),
                                          x.template vector<const std::int32_t>(labels), label_count,
                                          x.template vector<Accumulator<T>>(row_loss), training);
-        kernels::reduce_loss<Space, Accumulator<T>>(x.stream(), x.template vector<const Accumulator<T>>(row_loss),
-                                                    label_count, x.template pointer<double>(loss), accumulate);
+        kernels::reduce_loss<Space, Accumulator<T>>(
+            x.stream(), x.template vector<const Accumulator<T>>(row_loss), label_count,
+            x.template pointer<double>(loss), accumulate);
       });
   return b;
 }
@@ -58,7 +61,8 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "head";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
-  const BufferId normalized_gradient = builder.template add<T>(name + "/normalized_gradient", {tokens, hidden});
+  const BufferId normalized_gradient =
+      builder.template add<T>(name + "/normalized_gradient", {tokens, hidden});
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
       name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
   const bool accumulate = microbatch > 0;
@@ -70,16 +74,16 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
       [=](Execution<Space>& x) {
         const LinearBuffers linear{b.weight, std::nullopt, false};
         Ops::linear_backward_input(x, "encore::head::logits_dgrad", linear, b.logits, normalized_gradient);
-        Ops::template linear_backward_weight<G>(x, "encore::head::logits_wgrad", linear, b.normalized, b.logits,
-                                                std::nullopt, accumulate);
+        Ops::template linear_backward_weight<G>(x, "encore::head::logits_wgrad", linear, b.normalized,
+                                                b.logits, std::nullopt, accumulate);
         Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, false,
                                        norm_workspace, accumulate);
       });
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                 \
-  template void append_label_count(StackBuilder<SPACE, T, G>&);                                         \
-  template HeadBuffers append_head_forward(StackBuilder<SPACE, T, G>&, std::int64_t, BufferId);         \
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                         \
+  template void append_label_count(StackBuilder<SPACE, T, G>&);                                 \
+  template HeadBuffers append_head_forward(StackBuilder<SPACE, T, G>&, std::int64_t, BufferId); \
   template void append_head_backward(StackBuilder<SPACE, T, G>&, std::int64_t, const HeadBuffers&, BufferId);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE

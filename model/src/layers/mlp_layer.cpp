@@ -30,7 +30,8 @@ MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t m
   b.result = builder.template add<T>(name + "/result", {tokens, hidden});
   b.normalized = builder.template add<T>(name + "/normalized", {tokens, hidden});
   b.statistics = builder.statistics(name + "/norm");
-  b.raised = builder.template add<T>(name + "/raised", {tokens, activation == Activation::swiglu ? 2 * ffn : ffn});
+  b.raised =
+      builder.template add<T>(name + "/raised", {tokens, activation == Activation::swiglu ? 2 * ffn : ffn});
   b.activated = builder.template add<T>(name + "/activated", {tokens, ffn});
   const bool drops = builder.drops();
   std::optional<BufferId> undropped;
@@ -52,17 +53,18 @@ MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t m
           kernels::swiglu_forward<Space, T>(x.stream(), x.template matrix<const T>(b.raised),
                                             x.template matrix<T>(b.activated));
         } else {
-          kernels::gelu_forward<Space, T>(x.stream(), gelu_of(activation), x.template matrix<const T>(b.raised),
+          kernels::gelu_forward<Space, T>(x.stream(), gelu_of(activation),
+                                          x.template matrix<const T>(b.raised),
                                           x.template matrix<T>(b.activated));
         }
         if (!drops) {
           Ops::linear_forward(x, "encore::mlp::down", b.down, b.activated, b.result, b.input);
         } else {
           Ops::linear_forward(x, "encore::mlp::down", b.down, b.activated, *undropped);
-          kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
-                                             x.template matrix<const T>(b.input), x.template matrix<T>(b.result),
-                                             x.template pointer<const double>(probability),
-                                             x.device().random().state("default"), b.dropout_segment);
+          kernels::dropout_forward<Space, T>(
+              x.stream(), x.template matrix<const T>(*undropped), x.template matrix<const T>(b.input),
+              x.template matrix<T>(b.result), x.template pointer<const double>(probability),
+              x.device().random().state("default"), b.dropout_segment);
         }
       });
   return b;
@@ -88,7 +90,8 @@ void append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microb
   const auto bias_workspace = [&](const LinearBuffers& linear, const std::string& suffix,
                                   std::int64_t columns) -> std::optional<BufferId> {
     if (!linear.bias) return std::nullopt;
-    return builder.template add<Accumulator<T>>(name + suffix, {kernels::bias_workspace_rows(tokens), columns});
+    return builder.template add<Accumulator<T>>(name + suffix,
+                                                {kernels::bias_workspace_rows(tokens), columns});
   };
   const auto down_workspace = bias_workspace(b.down, "/down_bias_workspace", hidden);
   const auto up_workspace =
@@ -103,7 +106,8 @@ void append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microb
        // `raised` turns into its own gradient: nothing reads it after this.
        buffers_of(residual, dropped, b.raised, activated_gradient, normalized_gradient, norm_workspace,
                   down_workspace, up_workspace, b.norm.weight.gradient, gradient_of(b.norm.bias),
-                  b.up.weight.gradient, gradient_of(b.up.bias), b.down.weight.gradient, gradient_of(b.down.bias))},
+                  b.up.weight.gradient, gradient_of(b.up.bias), b.down.weight.gradient,
+                  gradient_of(b.down.bias))},
       [=](Execution<Space>& x) {
         if (dropped)
           kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
@@ -111,16 +115,16 @@ void append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microb
                                               x.template pointer<const double>(probability),
                                               x.device().random().state("default"), b.dropout_segment);
         Ops::linear_backward_input(x, "encore::mlp::down_dgrad", b.down, output_gradient, activated_gradient);
-        Ops::template linear_backward_weight<G>(x, "encore::mlp::down_wgrad", b.down, b.activated, output_gradient,
-                                                down_workspace, accumulate);
+        Ops::template linear_backward_weight<G>(x, "encore::mlp::down_wgrad", b.down, b.activated,
+                                                output_gradient, down_workspace, accumulate);
         if (activation == Activation::swiglu) {
           kernels::swiglu_backward<Space, T>(x.stream(), x.template matrix<const T>(b.raised),
                                              x.template matrix<const T>(activated_gradient),
                                              x.template matrix<T>(b.raised));
         } else {
-          kernels::gelu_backward<Space, T>(x.stream(), gelu_of(activation), x.template matrix<const T>(b.raised),
-                                           x.template matrix<const T>(activated_gradient),
-                                           x.template matrix<T>(b.raised));
+          kernels::gelu_backward<Space, T>(
+              x.stream(), gelu_of(activation), x.template matrix<const T>(b.raised),
+              x.template matrix<const T>(activated_gradient), x.template matrix<T>(b.raised));
         }
         Ops::linear_backward_input(x, "encore::mlp::up_dgrad", b.up, b.raised, normalized_gradient);
         Ops::template linear_backward_weight<G>(x, "encore::mlp::up_wgrad", b.up, b.normalized, b.raised,
@@ -130,7 +134,7 @@ void append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microb
       });
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                    \
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                     \
   template MlpBuffers append_mlp_forward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t, BufferId); \
   template void append_mlp_backward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,                 \
                                     const MlpBuffers&, BufferId);

@@ -53,7 +53,8 @@ struct Operations {
   static void norm_backward(Execution<Space>& x, const NormBuffers& norm, const NormStatistics& statistics,
                             BufferId input, BufferId output_gradient, BufferId residual, bool add_residual,
                             BufferId workspace, bool accumulate) {
-    const auto residual_in = add_residual ? x.template matrix<const T>(residual) : backend::Matrix<const T, Space>();
+    const auto residual_in =
+        add_residual ? x.template matrix<const T>(residual) : backend::Matrix<const T, Space>();
     if (norm.bias) {
       kernels::layer_norm_backward<Space, T, G>(
           x.stream(), x.template matrix<const T>(input), x.template vector<const T>(norm.weight.value),
@@ -64,8 +65,8 @@ struct Operations {
     } else {
       kernels::rms_norm_backward<Space, T, G>(
           x.stream(), x.template matrix<const T>(input), x.template vector<const T>(norm.weight.value),
-          x.template vector<const A>(statistics.inverse), x.template matrix<const T>(output_gradient), residual_in,
-          x.template matrix<T>(residual), x.template vector<G>(*norm.weight.gradient),
+          x.template vector<const A>(statistics.inverse), x.template matrix<const T>(output_gradient),
+          residual_in, x.template matrix<T>(residual), x.template vector<G>(*norm.weight.gradient),
           x.template matrix<A>(workspace), accumulate);
     }
   }
@@ -76,8 +77,8 @@ struct Operations {
   }
 
   /// output = input * weight + bias + addend
-  static void linear_forward(Execution<Space>& x, const char* label, const LinearBuffers& linear, BufferId input,
-                             BufferId output, std::optional<BufferId> addend = std::nullopt) {
+  static void linear_forward(Execution<Space>& x, const char* label, const LinearBuffers& linear,
+                             BufferId input, BufferId output, std::optional<BufferId> addend = std::nullopt) {
     backend::MatrixProductOptions<T> options;
     if (linear.bias) options.bias = x.template pointer<const T>(linear.bias->value);
     if (addend) {
@@ -104,8 +105,8 @@ struct Operations {
 
   template <class G>
   static void linear_backward_weight(Execution<Space>& x, const char* label, const LinearBuffers& linear,
-                                     BufferId input, BufferId output_gradient, std::optional<BufferId> workspace,
-                                     bool accumulate) {
+                                     BufferId input, BufferId output_gradient,
+                                     std::optional<BufferId> workspace, bool accumulate) {
     const auto gradient = x.template matrix<G>(*linear.weight.gradient);
     backend::MatrixProductOptions<G> options;
     options.addend = gradient.data();

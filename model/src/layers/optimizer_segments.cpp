@@ -6,10 +6,9 @@
 namespace encore::model {
 
 const std::vector<std::string>& step_scalar_names() {
-  static const std::vector<std::string> names{"learning_rate", "weight_decay", "beta1",
-                                              "beta2",         "epsilon",      "clip",
-                                              "step",          "gradient_scale", "dropout",
-                                              "attention_dropout"};
+  static const std::vector<std::string> names{
+      "learning_rate", "weight_decay", "beta1",          "beta2",   "epsilon",
+      "clip",          "step",         "gradient_scale", "dropout", "attention_dropout"};
   return names;
 }
 
@@ -53,29 +52,35 @@ void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape
       [=](Execution<Space>& x) {
         kernels::squared_norm_partials<Space, G>(x.stream(), x.template vector<const G>(gradients),
                                                  x.template vector<double>(partials));
-        const auto scalar = [&](std::size_t index) { return x.template pointer<const double>(scalars[index]); };
+        const auto scalar = [&](std::size_t index) {
+          return x.template pointer<const double>(scalars[index]);
+        };
         kernels::adamw_prepare<Space, A>(
             x.stream(), x.template vector<const double>(partials),
             {scalar(0), scalar(1), scalar(2), scalar(3), scalar(4), scalar(5), scalar(6), scalar(7)},
             x.template pointer<double>(norm), x.template vector<A>(factors));
       });
 
-  const OptimizerBuffers b{step.parameters, gradients,   *step.first_moment,
-                           *step.second_moment, step.master, factors,
+  const OptimizerBuffers b{step.parameters,
+                           gradients,
+                           *step.first_moment,
+                           *step.second_moment,
+                           step.master,
+                           factors,
                            builder.layout.decayed_elements()};
   const backend::DataType state = shape.optimizer_state;
-  step.program.add_segment({"optimizer/adamw", Module::optimizer, Phase::update, -1, -1,
-                            buffers_of(gradients, factors),
-                            buffers_of(b.parameters, b.first_moment, b.second_moment, b.master)},
-                           [=](Execution<Space>& x) {
-                             if constexpr (std::is_same_v<T, double>) {
-                               update<Space, T, G, double>(x, b);
-                             } else if (state == backend::DataType::bfloat16) {
-                               update<Space, T, G, backend::bfloat16>(x, b);
-                             } else {
-                               update<Space, T, G, float>(x, b);
-                             }
-                           });
+  step.program.add_segment(
+      {"optimizer/adamw", Module::optimizer, Phase::update, -1, -1, buffers_of(gradients, factors),
+       buffers_of(b.parameters, b.first_moment, b.second_moment, b.master)},
+      [=](Execution<Space>& x) {
+        if constexpr (std::is_same_v<T, double>) {
+          update<Space, T, G, double>(x, b);
+        } else if (state == backend::DataType::bfloat16) {
+          update<Space, T, G, backend::bfloat16>(x, b);
+        } else {
+          update<Space, T, G, float>(x, b);
+        }
+      });
   step.program.add_segment({"random/advance", Module::random, Phase::update, -1, -1, {}, {}},
                            [](Execution<Space>& x) { x.device().random().advance(x.stream()); });
 }

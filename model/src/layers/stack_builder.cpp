@@ -35,8 +35,7 @@ void StackBuilder<Space, T, G>::add_parameters() {
           {parameter.name + suffix, type, parameter.shape, kind, graph::BufferPart{whole, offset}});
     };
     add_part(step.parameters, "", backend::data_type_of<T>, BufferKind::parameter);
-    if (training())
-      add_part(*step.gradients, ".gradient", backend::data_type_of<G>, BufferKind::gradient);
+    if (training()) add_part(*step.gradients, ".gradient", backend::data_type_of<G>, BufferKind::gradient);
   }
 }
 
@@ -45,7 +44,8 @@ void StackBuilder<Space, T, G>::add_inputs() {
   const std::vector<std::int64_t> tokens_shape{shape.microbatches, shape.sequences, shape.tokens};
   step.ids = add<std::int32_t>("ids", tokens_shape, BufferKind::input);
   step.labels = add<std::int32_t>("labels", tokens_shape, BufferKind::input);
-  const std::array<std::pair<const char*, graph::BufferId>, 2> inputs{{{"ids", step.ids}, {"labels", step.labels}}};
+  const std::array<std::pair<const char*, graph::BufferId>, 2> inputs{
+      {{"ids", step.ids}, {"labels", step.labels}}};
   for (std::int64_t microbatch = 0; microbatch < shape.microbatches; ++microbatch)
     for (const auto& [name, whole] : inputs) {
       const auto offset = static_cast<std::size_t>(microbatch * tokens()) * sizeof(std::int32_t);
@@ -58,7 +58,10 @@ void StackBuilder<Space, T, G>::add_inputs() {
   const auto& names = step_scalar_names();
   step.scalars = add<double>("scalars", {static_cast<std::int64_t>(names.size())}, BufferKind::scalar);
   for (std::size_t index = 0; index < names.size(); ++index)
-    step.program.add_buffer({"scalar/" + names[index], backend::DataType::float64, {1}, BufferKind::scalar,
+    step.program.add_buffer({"scalar/" + names[index],
+                             backend::DataType::float64,
+                             {1},
+                             BufferKind::scalar,
                              graph::BufferPart{step.scalars, index * sizeof(double)}});
   step.loss = add<double>("loss", {1}, BufferKind::metric);
   step.label_count = add<double>("label_count", {1}, BufferKind::metric);

@@ -149,8 +149,8 @@ template <class Space, class T, class G>
 AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
                                           std::int64_t layer, BufferId input);
 template <class Space, class T, class G>
-void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
-                               const AttentionBuffers& buffers, BufferId residual);
+void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                               std::int64_t layer, const AttentionBuffers& buffers, BufferId residual);
 template <class Space, class T, class G>
 MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
                               BufferId input);

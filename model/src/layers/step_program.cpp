@@ -26,7 +26,8 @@ StepProgram<Space> build_step_program(backend::Device<Space>& device, const Mode
     append_head_backward(builder, microbatch, head, residual);
     for (std::int64_t layer = model.layers - 1; layer >= 0; --layer) {
       append_mlp_backward(builder, microbatch, layer, mlp[static_cast<std::size_t>(layer)], residual);
-      append_attention_backward(builder, microbatch, layer, attention[static_cast<std::size_t>(layer)], residual);
+      append_attention_backward(builder, microbatch, layer, attention[static_cast<std::size_t>(layer)],
+                                residual);
     }
     append_embedding_backward(builder, microbatch, embedding, residual);
   }
@@ -34,10 +35,9 @@ StepProgram<Space> build_step_program(backend::Device<Space>& device, const Mode
   return std::move(builder.step);
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                 \
-  template StepProgram<SPACE> build_step_program<SPACE, T, G>(backend::Device<SPACE>&,                  \
-                                                              const ModelConfiguration&,                \
-                                                              const ParameterLayout&, const StepShape&);
+#define ENCORE_INSTANTIATE(SPACE, T, G)                        \
+  template StepProgram<SPACE> build_step_program<SPACE, T, G>( \
+      backend::Device<SPACE>&, const ModelConfiguration&, const ParameterLayout&, const StepShape&);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -37,7 +37,8 @@ StoredType stored_type_of(backend::DataType type) {
     case backend::DataType::float64: return StoredType::f64;
     case backend::DataType::float32: return StoredType::f32;
     case backend::DataType::bfloat16: return StoredType::bf16;
-    default: throw InternalError("parameters of type " + std::string(backend::name_of(type)) + " do not exist");
+    default:
+      throw InternalError("parameters of type " + std::string(backend::name_of(type)) + " do not exist");
   }
 }
 
@@ -85,14 +86,16 @@ bool is_derived(const std::string& name, const ModelConfiguration& model) {
          name.ends_with(".rotary_emb.inv_freq") || (model.tie_embeddings && name == "lm_head.weight");
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 const StoredTensor& tensor_of(const SafetensorsFile& file, const std::string& name,
                               const std::vector<std::int64_t>& shape) {
   const StoredTensor& tensor = file.tensor(name);
   if (tensor.shape != shape)
-    throw InputFileError(fmt::format("'{}': tensor '{}' is {} and the model needs {}", file.path().string(), name,
-                                     shape_text(tensor.shape), shape_text(shape)));
+    throw InputFileError(fmt::format("'{}': tensor '{}' is {} and the model needs {}", file.path().string(),
+                                     name, shape_text(tensor.shape), shape_text(shape)));
   return tensor;
 }
 
@@ -113,9 +116,10 @@ ModelConfiguration read_model_configuration(const std::filesystem::path& path) {
   const std::filesystem::path beside = path.parent_path() / "config.json";
   std::ifstream stream(beside);
   if (!stream)
-    throw InputFileError(fmt::format("'{}' has no metadata 'config' and there is no '{}': one of them must tell the "
-                                     "model",
-                                     path.string(), beside.string()));
+    throw InputFileError(
+        fmt::format("'{}' has no metadata 'config' and there is no '{}': one of them must tell the "
+                    "model",
+                    path.string(), beside.string()));
   std::ostringstream text;
   text << stream.rdbuf();
   return read_huggingface_configuration(text.str(), beside.string());
@@ -124,7 +128,8 @@ ModelConfiguration read_model_configuration(const std::filesystem::path& path) {
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
   SafetensorsWriter writer(path);
   writer.add_metadata("format", "pt");
-  writer.add_metadata("config", write_huggingface_configuration(trainer.configuration().model, trainer.configuration().train.precision));
+  writer.add_metadata("config", write_huggingface_configuration(trainer.configuration().model,
+                                                                trainer.configuration().train.precision));
   writer.add_metadata(std::string(step_key), std::to_string(trainer.steps_done()));
   writer.add_metadata(std::string(random_key), text_of(trainer.random_positions()));
   const std::vector<ParameterSlice> slices = trainer.layout().slices();
@@ -156,11 +161,12 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
       known.insert(state);
       const auto type = trainer.type_of(stored.array);
       if (!resumes || !type || stored.array == ParameterArray::weights) continue;
-      if (const StoredTensor& tensor = tensor_of(file, state, slice.shape); tensor.type != stored_type_of(*type))
-        throw InputFileError(fmt::format("'{}': tensor '{}' is {} and this configuration keeps it as {}: set "
-                                         "train.optimizer_state and train.master_weights as in the run that wrote it",
-                                         path.string(), state, name_of(tensor.type),
-                                         name_of(stored_type_of(*type))));
+      if (const StoredTensor& tensor = tensor_of(file, state, slice.shape);
+          tensor.type != stored_type_of(*type))
+        throw InputFileError(
+            fmt::format("'{}': tensor '{}' is {} and this configuration keeps it as {}: set "
+                        "train.optimizer_state and train.master_weights as in the run that wrote it",
+                        path.string(), state, name_of(tensor.type), name_of(stored_type_of(*type))));
     }
   }
   refuse_strangers(file, known, model);

@@ -72,17 +72,17 @@ void DeviceTrainer<Space, T, G>::check_memory() const {
   const auto limit = static_cast<std::size_t>(configuration_.graph.memory_limit);
   constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;
   if (limit > 0 && needed > limit)
-    throw OutOfMemoryError(fmt::format("training needs {:.2f} GiB and graph.memory_limit allows {:.2f} GiB: raise it, "
-                                       "or make train.microbatch, train.seq or the model smaller",
-                                       static_cast<double>(needed) / gibibyte,
-                                       static_cast<double>(limit) / gibibyte));
+    throw OutOfMemoryError(
+        fmt::format("training needs {:.2f} GiB and graph.memory_limit allows {:.2f} GiB: raise it, "
+                    "or make train.microbatch, train.seq or the model smaller",
+                    static_cast<double>(needed) / gibibyte, static_cast<double>(limit) / gibibyte));
   const std::size_t available = backend::available_memory<Space>();
   if (needed > available)
-    throw OutOfMemoryError(fmt::format("training needs {:.2f} GiB and {:.2f} GiB of {} memory are free: make "
-                                       "train.microbatch, train.seq or the model smaller",
-                                       static_cast<double>(needed) / gibibyte,
-                                       static_cast<double>(available) / gibibyte,
-                                       backend::name_of(backend::backend_of<Space>())));
+    throw OutOfMemoryError(
+        fmt::format("training needs {:.2f} GiB and {:.2f} GiB of {} memory are free: make "
+                    "train.microbatch, train.seq or the model smaller",
+                    static_cast<double>(needed) / gibibyte, static_cast<double>(available) / gibibyte,
+                    backend::name_of(backend::backend_of<Space>())));
 }
 
 template <class Space, class T, class G>
@@ -98,7 +98,8 @@ void DeviceTrainer<Space, T, G>::allocate() {
   gradients_ = allocate_cleared("gradients", outline.buffer(*training_.gradients).bytes());
   first_moment_ = allocate_cleared("first moment", outline.buffer(*training_.first_moment).bytes());
   second_moment_ = allocate_cleared("second moment", outline.buffer(*training_.second_moment).bytes());
-  if (training_.master) master_ = allocate_cleared("master weights", outline.buffer(*training_.master).bytes());
+  if (training_.master)
+    master_ = allocate_cleared("master weights", outline.buffer(*training_.master).bytes());
   batch_ = allocate_cleared("batch", 2 * outline.buffer(training_.ids).bytes());
   metrics_ = allocate_cleared("metrics", metrics * sizeof(double));
   arena_ = backend::Allocation<Space>("arena", plan_.arena_bytes);
@@ -109,7 +110,8 @@ void DeviceTrainer<Space, T, G>::allocate() {
   const graph::Buffer& table = outline.buffer(training_.rope_cosine);
   rope_ = allocate_cleared("rope tables", 2 * table.bytes());
   if (table.elements() > 0) {
-    const auto rows = static_cast<std::size_t>(table.shape[0]), columns = static_cast<std::size_t>(table.shape[1]);
+    const auto rows = static_cast<std::size_t>(table.shape[0]),
+               columns = static_cast<std::size_t>(table.shape[1]);
     auto* data = reinterpret_cast<A*>(rope_.data());
     kernels::rope_tables<Space, A>(stream, configuration_.model.rope_theta,
                                    backend::Matrix<A, Space>(data, rows, columns),
@@ -174,10 +176,12 @@ void DeviceTrainer<Space, T, G>::initialize_weights() {
 
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::check_tokens(std::span<const std::int32_t> ids,
-                                              std::span<const std::int32_t> labels, std::size_t expected) const {
+                                              std::span<const std::int32_t> labels,
+                                              std::size_t expected) const {
   if (ids.size() != expected || labels.size() != expected)
-    throw InternalError(fmt::format("a batch of {} tokens and {} labels was given where the configuration has {}",
-                                    ids.size(), labels.size(), expected));
+    throw InternalError(
+        fmt::format("a batch of {} tokens and {} labels was given where the configuration has {}", ids.size(),
+                    labels.size(), expected));
   const std::int64_t vocab = configuration_.model.vocab;
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= vocab || labels[i] >= vocab)
@@ -249,7 +253,8 @@ auto DeviceTrainer<Space, T, G>::evaluation() -> Evaluation& {
   const graph::Outline& outline = e.step.program.outline();
   e.arena = backend::Allocation<Space>("evaluation arena", e.plan.arena_bytes);
   e.logits = backend::Allocation<Space>("logits", outline.buffer(e.step.logits.at(0)).bytes());
-  e.batch = backend::Allocation<Space>("evaluation batch", 2 * outline.buffer(e.step.ids).bytes() + 2 * sizeof(double));
+  e.batch = backend::Allocation<Space>("evaluation batch",
+                                       2 * outline.buffer(e.step.ids).bytes() + 2 * sizeof(double));
   const std::size_t tokens_bytes = outline.buffer(e.step.ids).bytes();
   e.bindings.bind(e.step.parameters, parameters_.data());
   e.bindings.bind(e.step.ids, e.batch.data());
@@ -337,8 +342,8 @@ void DeviceTrainer<Space, T, G>::write(ParameterArray array, const ParameterSlic
   const std::size_t size = backend::size_of(*type);
   if (bytes.size() != static_cast<std::size_t>(slice.elements()) * size)
     throw InternalError("'" + slice.name + "' was given in another size");
-  device_.stream().copy_to_device(address(array) + static_cast<std::size_t>(slice.offset) * size, bytes.data(),
-                                  bytes.size(), "writing parameters");
+  device_.stream().copy_to_device(address(array) + static_cast<std::size_t>(slice.offset) * size,
+                                  bytes.data(), bytes.size(), "writing parameters");
   device_.stream().synchronize("writing parameters");
 }
 
@@ -365,7 +370,8 @@ std::vector<RandomPosition> DeviceTrainer<Space, T, G>::random_positions() {
 }
 
 template <class Space, class T, class G>
-void DeviceTrainer<Space, T, G>::restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) {
+void DeviceTrainer<Space, T, G>::restore(std::int64_t steps_done,
+                                         const std::vector<RandomPosition>& positions) {
   std::vector<backend::RandomState> states;
   for (const RandomPosition& position : positions) states.push_back({position.seed, position.offset});
   device_.random().restore(device_.stream(), states);
@@ -376,7 +382,8 @@ template <class Space>
 std::unique_ptr<Trainer> make_device_trainer(const Configuration& configuration) {
   using backend::bfloat16;
   const TrainConfiguration& train = configuration.train;
-  if (train.precision == Precision::fp32) return std::make_unique<DeviceTrainer<Space, float, float>>(configuration);
+  if (train.precision == Precision::fp32)
+    return std::make_unique<DeviceTrainer<Space, float, float>>(configuration);
   if (train.gradient_type == Precision::bf16)
     return std::make_unique<DeviceTrainer<Space, bfloat16, bfloat16>>(configuration);
   return std::make_unique<DeviceTrainer<Space, bfloat16, float>>(configuration);

@@ -52,8 +52,8 @@ Configuration golden_configuration(const std::filesystem::path& path, const Conf
   configuration.model.attention_dropout = 0;
   const StoredTensor& ids = file.tensor("ids");
   if (ids.shape.size() != 2)
-    throw InputFileError(fmt::format("'{}': tensor 'ids' has {} dimensions instead of 2", path.string(),
-                                     ids.shape.size()));
+    throw InputFileError(
+        fmt::format("'{}': tensor 'ids' has {} dimensions instead of 2", path.string(), ids.shape.size()));
   TrainConfiguration& train = configuration.train;
   train.microbatch = ids.shape[0];
   train.microbatches = 1;
@@ -71,8 +71,9 @@ Configuration golden_configuration(const std::filesystem::path& path, const Conf
     train.epsilon = optimizer.at("eps");
     train.weight_decay = optimizer.at("weight_decay");
   } catch (const nlohmann::json::exception& error) {
-    throw InputFileError(fmt::format("'{}': metadata 'optimizer' does not tell lr, betas, eps and weight_decay ({})",
-                                     path.string(), error.what()));
+    throw InputFileError(
+        fmt::format("'{}': metadata 'optimizer' does not tell lr, betas, eps and weight_decay ({})",
+                    path.string(), error.what()));
   }
   return configuration;
 }
@@ -83,8 +84,8 @@ GoldenErrors evaluate_golden(const std::filesystem::path& path, const Configurat
   const std::vector<ParameterSlice> slices = trainer->layout().slices();
   for (const ParameterSlice& slice : slices) {
     if (const StoredTensor& tensor = file.tensor("w." + slice.name); tensor.shape != slice.shape)
-      throw InputFileError(fmt::format("'{}': tensor 'w.{}' has another shape than the model's", path.string(),
-                                       slice.name));
+      throw InputFileError(
+          fmt::format("'{}': tensor 'w.{}' has another shape than the model's", path.string(), slice.name));
     trainer->set_weights(slice, file.float32("w." + slice.name));
   }
   const std::vector<std::int32_t> ids = tokens_of(file, "ids"), labels = tokens_of(file, "labels");
@@ -109,9 +110,9 @@ GoldenErrors evaluate_golden(const std::filesystem::path& path, const Configurat
         if (file.contains("final." + slice.name)) {
           const ParameterArray array =
               trainer->type_of(ParameterArray::master) ? ParameterArray::master : ParameterArray::weights;
-          errors.final_error[slice.name] = relative_error(
-              to_float(trainer->read(array, slice), trainer->type_of(array).value()),
-              file.float32("final." + slice.name));
+          errors.final_error[slice.name] =
+              relative_error(to_float(trainer->read(array, slice), trainer->type_of(array).value()),
+                             file.float32("final." + slice.name));
         }
   }
   errors.loss_error = errors.adamw_loss_error.at(0);

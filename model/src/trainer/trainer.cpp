@@ -11,7 +11,8 @@ namespace {
 
 DeviceError not_built(const Configuration& configuration) {
   const std::string name(name_of(configuration.backend));
-  return DeviceError("this build has no " + name + " backend: configure it with a Kokkos that has it, or choose "
+  return DeviceError("this build has no " + name +
+                     " backend: configure it with a Kokkos that has it, or choose "
                      "another --backend");
 }
 
@@ -20,8 +21,10 @@ DeviceError not_built(const Configuration& configuration) {
 std::unique_ptr<Trainer> make_trainer(const Configuration& configuration) {
   check(configuration);
   switch (configuration.backend) {
-    case BackendKind::serial: ENCORE_IF_SERIAL(return make_device_trainer<Kokkos::Serial>(configuration);) break;
-    case BackendKind::openmp: ENCORE_IF_OPENMP(return make_device_trainer<Kokkos::OpenMP>(configuration);) break;
+    case BackendKind::serial:
+      ENCORE_IF_SERIAL(return make_device_trainer<Kokkos::Serial>(configuration);) break;
+    case BackendKind::openmp:
+      ENCORE_IF_OPENMP(return make_device_trainer<Kokkos::OpenMP>(configuration);) break;
     case BackendKind::cuda: ENCORE_IF_CUDA(return make_device_trainer<Kokkos::Cuda>(configuration);) break;
   }
   throw not_built(configuration);
@@ -40,7 +43,8 @@ std::vector<float> to_float(std::span<const std::byte> bytes, backend::DataType 
     case backend::DataType::float64: convert(double{}); break;
     case backend::DataType::float32: convert(float{}); break;
     case backend::DataType::bfloat16: convert(backend::bfloat16(0.0F)); break;
-    default: throw InternalError("parameters of type " + std::string(backend::name_of(type)) + " do not exist");
+    default:
+      throw InternalError("parameters of type " + std::string(backend::name_of(type)) + " do not exist");
   }
   return values;
 }

@@ -18,14 +18,20 @@ struct Access {
 using Accesses = std::initializer_list<Access>;
 
 template <class View>
-  requires requires(const View& v) { v.data(); v.span(); }
+  requires requires(const View& v) {
+    v.data();
+    v.span();
+  }
 Access read(const View& view) {
   const auto* data = reinterpret_cast<const std::byte*>(view.data());
   return {data, data + view.span() * sizeof(typename View::value_type), false};
 }
 
 template <class View>
-  requires requires(const View& v) { v.data(); v.span(); }
+  requires requires(const View& v) {
+    v.data();
+    v.span();
+  }
 Access write(const View& view) {
   Access access = read(view);
   access.writes = true;

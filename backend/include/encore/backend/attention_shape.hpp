@@ -19,11 +19,11 @@ struct HeadsOperand {
 
 struct AttentionShape {
   std::int64_t batch;
-  std::int64_t tokens;   ///< per sequence; queries and keys alike
-  std::int64_t heads;    ///< of the queries
-  std::int64_t kv_heads; ///< divides heads; query head h reads key head h / (heads / kv_heads)
-  std::int64_t head_dim; ///< at most 256
-  float scale;           ///< usually 1 / sqrt(head_dim)
+  std::int64_t tokens;    ///< per sequence; queries and keys alike
+  std::int64_t heads;     ///< of the queries
+  std::int64_t kv_heads;  ///< divides heads; query head h reads key head h / (heads / kv_heads)
+  std::int64_t head_dim;  ///< at most 256
+  float scale;            ///< usually 1 / sqrt(head_dim)
 };
 
 /// Dropout on the attention probabilities. Element (b, h, query, key) of the segment's draws belongs to the

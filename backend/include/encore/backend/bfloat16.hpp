@@ -42,7 +42,8 @@ struct bfloat16 {
 #else
     std::uint32_t wide;
     std::memcpy(&wide, &value, sizeof wide);
-    if ((wide & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((wide >> 16) | 0x40U);  // quiet NaN
+    if ((wide & 0x7fffffffU) > 0x7f800000U)
+      return static_cast<std::uint16_t>((wide >> 16) | 0x40U);  // quiet NaN
     return static_cast<std::uint16_t>((wide + 0x7fffU + ((wide >> 16) & 1U)) >> 16);
 #endif
   }

@@ -32,11 +32,11 @@ enum class BlasEngine { library, portable };
 /// What is added to the product. `addend` has the result's shape and may be the result itself.
 template <class Result>
 struct MatrixProductOptions {
-  const void* bias = nullptr;       ///< [columns of the result], of the operands' type; added to every row
-  const Result* addend = nullptr;   ///< scaled by beta and added
-  std::int64_t addend_stride = 0;   ///< 0: the result's stride
+  const void* bias = nullptr;      ///< [columns of the result], of the operands' type; added to every row
+  const Result* addend = nullptr;  ///< scaled by beta and added
+  std::int64_t addend_stride = 0;  ///< 0: the result's stride
   float alpha = 1.0F;
-  float beta = 0.0F;                ///< 0: the addend is not read
+  float beta = 0.0F;  ///< 0: the addend is not read
 };
 
 /// Dense matrix products with float accumulation (double for double): cuBLASLt on CUDA; on hosts OpenBLAS or

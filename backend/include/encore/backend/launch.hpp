@@ -56,7 +56,8 @@ inline constexpr std::size_t largest_functor = 3840;
 /// `label` must be a literal. `accesses` name all memory the kernel touches; an empty list means "anything".
 /// Neither allocates nor synchronises. Throws DeviceError if the launch is refused.
 template <class Space, class Functor>
-void launch(Stream<Space>& stream, const char* label, Accesses accesses, Range range, const Functor& functor) {
+void launch(Stream<Space>& stream, const char* label, Accesses accesses, Range range,
+            const Functor& functor) {
   static_assert(sizeof(Functor) <= largest_functor, "put large kernel state in a view");
   if (range.size <= 0) return;
   stream.count_launch();

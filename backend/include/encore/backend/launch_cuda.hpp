@@ -21,8 +21,8 @@ inline constexpr int range_threads = 256;
 #if defined(__CUDACC__)
 
 template <class Functor>
-__global__ void __launch_bounds__(range_threads) run_range(const __grid_constant__ Functor functor,
-                                                           std::int64_t size) {
+__global__ void __launch_bounds__(range_threads)
+    run_range(const __grid_constant__ Functor functor, std::int64_t size) {
   const std::int64_t i = std::int64_t(blockIdx.x) * range_threads + threadIdx.x;
   if (i < size) functor(i);
 }
@@ -60,7 +60,7 @@ void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Range range
 
 template <int Threads, class Functor>
 void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Teams<Threads> teams,
-                 const Functor& functor) {
+                    const Functor& functor) {
   auto* kernel = &impl::run_teams<Threads, Functor>;
   if (stream.mode() == StreamMode::prime || teams.scratch_bytes > 48 * 1024)
     impl::prime_cuda(kernel, teams.scratch_bytes, label);

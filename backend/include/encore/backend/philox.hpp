@@ -43,12 +43,12 @@ struct RandomState {
 /// Four random words for elements [4 * quad, 4 * quad + 4) of what segment `segment` draws at the state's
 /// offset. The same on every backend, launch shape and capture policy.
 ENCORE_HOST_DEVICE inline PhiloxCounter random_words(const RandomState& state, std::uint32_t segment,
-                                                  std::uint64_t quad) {
-  return philox4x32_10({{static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), segment,
-                         static_cast<std::uint32_t>(state.offset)}},
-                       {{static_cast<std::uint32_t>(state.seed),
-                         static_cast<std::uint32_t>(state.seed >> 32) ^
-                             static_cast<std::uint32_t>(state.offset >> 32)}});
+                                                     std::uint64_t quad) {
+  return philox4x32_10(
+      {{static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), segment,
+        static_cast<std::uint32_t>(state.offset)}},
+      {{static_cast<std::uint32_t>(state.seed),
+        static_cast<std::uint32_t>(state.seed >> 32) ^ static_cast<std::uint32_t>(state.offset >> 32)}});
 }
 
 /// Uniform in [0, 1) with 24 random bits, so that every value is exact in float.
@@ -58,7 +58,7 @@ ENCORE_HOST_DEVICE inline float uniform_of(std::uint32_t word) {
 
 /// Uniform in [0, 1) for one element; prefer random_words where four neighbours are needed.
 ENCORE_HOST_DEVICE inline float random_uniform(const RandomState& state, std::uint32_t segment,
-                                            std::uint64_t element) {
+                                               std::uint64_t element) {
   return uniform_of(random_words(state, segment, element / 4).word[element % 4]);
 }
 

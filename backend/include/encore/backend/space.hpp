@@ -78,29 +78,29 @@ using Tensor3 = Kokkos::View<T***, Kokkos::LayoutRight, typename Space::memory_s
 #define ENCORE_IF_CUDA(...)
 #endif
 
-#define ENCORE_FOR_EACH_SPACE(M)                                                                     \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial))                                                              \
-  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP))                                                              \
+#define ENCORE_FOR_EACH_SPACE(M)        \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial)) \
+  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP)) \
   ENCORE_IF_CUDA(M(::Kokkos::Cuda))
 
-#define ENCORE_FOR_EACH_SPACE_AND_TYPE(M)                                                            \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial, double))                                                      \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial, float))                                                       \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial, ::encore::backend::bfloat16))                                 \
-  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, float))                                                       \
-  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, ::encore::backend::bfloat16))                                 \
-  ENCORE_IF_CUDA(M(::Kokkos::Cuda, float))                                                           \
+#define ENCORE_FOR_EACH_SPACE_AND_TYPE(M)                            \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial, double))                      \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial, float))                       \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial, ::encore::backend::bfloat16)) \
+  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, float))                       \
+  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, ::encore::backend::bfloat16)) \
+  ENCORE_IF_CUDA(M(::Kokkos::Cuda, float))                           \
   ENCORE_IF_CUDA(M(::Kokkos::Cuda, ::encore::backend::bfloat16))
 
 /// Weight type and gradient type: bfloat16 weights may keep float32 gradients.
-#define ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(M)                                                   \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial, double, double))                                              \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial, float, float))                                                \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial, ::encore::backend::bfloat16, ::encore::backend::bfloat16))    \
-  ENCORE_IF_SERIAL(M(::Kokkos::Serial, ::encore::backend::bfloat16, float))                          \
-  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, float, float))                                                \
-  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, ::encore::backend::bfloat16, ::encore::backend::bfloat16))    \
-  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, ::encore::backend::bfloat16, float))                          \
-  ENCORE_IF_CUDA(M(::Kokkos::Cuda, float, float))                                                    \
-  ENCORE_IF_CUDA(M(::Kokkos::Cuda, ::encore::backend::bfloat16, ::encore::backend::bfloat16))        \
+#define ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(M)                                                \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial, double, double))                                           \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial, float, float))                                             \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial, ::encore::backend::bfloat16, ::encore::backend::bfloat16)) \
+  ENCORE_IF_SERIAL(M(::Kokkos::Serial, ::encore::backend::bfloat16, float))                       \
+  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, float, float))                                             \
+  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, ::encore::backend::bfloat16, ::encore::backend::bfloat16)) \
+  ENCORE_IF_OPENMP(M(::Kokkos::OpenMP, ::encore::backend::bfloat16, float))                       \
+  ENCORE_IF_CUDA(M(::Kokkos::Cuda, float, float))                                                 \
+  ENCORE_IF_CUDA(M(::Kokkos::Cuda, ::encore::backend::bfloat16, ::encore::backend::bfloat16))     \
   ENCORE_IF_CUDA(M(::Kokkos::Cuda, ::encore::backend::bfloat16, float))

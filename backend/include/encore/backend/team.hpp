@@ -103,11 +103,13 @@ class CudaTeam {
 
   template <class T>
   KOKKOS_FUNCTION T sum(T value) const {
-    return reduce(value, [](T a, T b) { return a + b; }, T(0));
+    return reduce(
+        value, [](T a, T b) { return a + b; }, T(0));
   }
   template <class T>
   KOKKOS_FUNCTION T max(T value) const {
-    return reduce(value, [](T a, T b) { return a > b ? a : b; }, value);
+    return reduce(
+        value, [](T a, T b) { return a > b ? a : b; }, value);
   }
 
   template <class Body>

@@ -36,7 +36,20 @@ struct Buffer {
   std::size_t bytes() const;
 };
 
-enum class Module { embedding, attn, mlp, moe_router, moe_preprocess, moe_experts, moe_combine, mamba, head, optimizer, comm, random };
+enum class Module {
+  embedding,
+  attn,
+  mlp,
+  moe_router,
+  moe_preprocess,
+  moe_experts,
+  moe_combine,
+  mamba,
+  head,
+  optimizer,
+  comm,
+  random
+};
 std::string_view name_of(Module module);
 
 enum class Phase { forward, backward, update };
@@ -44,7 +57,8 @@ std::string_view name_of(Phase phase);
 
 /// One named piece of a step: the unit that policies select, and that errors, dumps and profiles name.
 struct Segment {
-  std::string name;  ///< such as `layer.3/attn/forward`, with `microbatch.1/` before it where there are several
+  std::string
+      name;  ///< such as `layer.3/attn/forward`, with `microbatch.1/` before it where there are several
   Module module;
   Phase phase;
   std::int32_t layer = -1;       ///< -1: belongs to no layer

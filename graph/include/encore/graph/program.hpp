@@ -60,7 +60,8 @@ class Execution {
   /// All elements in one row.
   template <class T>
   backend::Vector<T, Space> vector(BufferId id) const {
-    return backend::Vector<T, Space>(pointer<T>(id), static_cast<std::size_t>(outline_->buffer(id).elements()));
+    return backend::Vector<T, Space>(pointer<T>(id),
+                                     static_cast<std::size_t>(outline_->buffer(id).elements()));
   }
 
   /// [product of all dimensions but the last, last dimension].

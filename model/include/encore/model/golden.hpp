@@ -14,10 +14,10 @@ namespace encore::model {
 /// steps. Each number is the norm of the difference over the norm of the reference.
 struct GoldenErrors {
   double logits_error = 0;
-  double loss_error = 0;                          ///< of the first step
-  std::map<std::string, double> gradient_error;   ///< of the first step, by Hugging Face name
-  std::vector<double> adamw_loss_error;           ///< before each step
-  std::map<std::string, double> final_error;      ///< of parameters after the last step, by Hugging Face name
+  double loss_error = 0;                         ///< of the first step
+  std::map<std::string, double> gradient_error;  ///< of the first step, by Hugging Face name
+  std::vector<double> adamw_loss_error;          ///< before each step
+  std::map<std::string, double> final_error;     ///< of parameters after the last step, by Hugging Face name
 
   double largest() const;
 };

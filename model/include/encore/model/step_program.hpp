@@ -29,13 +29,13 @@ const std::vector<std::string>& step_scalar_names();
 template <class Space>
 struct StepProgram {
   graph::Program<Space> program;
-  graph::BufferId parameters;     ///< [ParameterLayout::elements()]
+  graph::BufferId parameters;              ///< [ParameterLayout::elements()]
   graph::BufferId rope_cosine, rope_sine;  ///< [tokens, head_dim / 2]; empty without rotary positions
-  graph::BufferId ids;            ///< [microbatches, sequences, tokens] int32
-  graph::BufferId labels;         ///< the same; negative: ignored
-  graph::BufferId scalars;        ///< float64, step_scalar_names()
-  graph::BufferId loss;           ///< float64: mean over the labels that count, of all microbatches
-  graph::BufferId label_count;    ///< float64
+  graph::BufferId ids;                     ///< [microbatches, sequences, tokens] int32
+  graph::BufferId labels;                  ///< the same; negative: ignored
+  graph::BufferId scalars;                 ///< float64, step_scalar_names()
+  graph::BufferId loss;                    ///< float64: mean over the labels that count, of all microbatches
+  graph::BufferId label_count;             ///< float64
   // Training only.
   std::optional<graph::BufferId> gradients, first_moment, second_moment, master, gradient_norm;
   // Evaluation only: [sequences, tokens, vocab] of each microbatch.

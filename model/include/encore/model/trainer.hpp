@@ -22,11 +22,11 @@ namespace encore::model {
 enum class ParameterArray { weights, gradients, first_moment, second_moment, master };
 
 struct StepResult {
-  std::int64_t step;              ///< 1 for the first
-  double loss;                    ///< before the update, mean over the labels that count, in nats
-  double gradient_norm;           ///< before clipping
-  double milliseconds;            ///< from queueing the step until its numbers were on the host
-  double device_milliseconds;     ///< between the step's start and end on the device
+  std::int64_t step;           ///< 1 for the first
+  double loss;                 ///< before the update, mean over the labels that count, in nats
+  double gradient_norm;        ///< before clipping
+  double milliseconds;         ///< from queueing the step until its numbers were on the host
+  double device_milliseconds;  ///< between the step's start and end on the device
   graph::StepReport report;
 };
 

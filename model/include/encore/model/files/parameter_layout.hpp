@@ -24,8 +24,8 @@ struct Parameter {
   std::string name;  ///< such as `layer.0/attn/qkv.weight`
   std::vector<std::int64_t> shape;
   Initialization initialization;
-  double deviation;  ///< of the normal distribution
-  bool decays;       ///< whether weight decay applies
+  double deviation;         ///< of the normal distribution
+  bool decays;              ///< whether weight decay applies
   std::int64_t offset = 0;  ///< in elements, from the start of all parameters
   std::vector<ParameterSlice> slices;
   std::int64_t elements() const;
