@@ -34,7 +34,8 @@ struct Counter {
       backend::launch(x.stream(), "test::add_scalar", {backend::write(data, 10)}, backend::Range{10},
                       AddScalar{data, x.template pointer<const double>(r)});
     };
-    program.add_segment({"layer.0/attn/forward", Module::attn, Phase::forward, 0, 0, {rate_id}, {state_id}}, body);
+    program.add_segment({"layer.0/attn/forward", Module::attn, Phase::forward, 0, 0, {rate_id}, {state_id}},
+                        body);
     program.add_segment({"head/forward", Module::head, Phase::forward, -1, 0, {rate_id}, {state_id}}, body);
     program.add_segment({"layer.0/mlp/forward", Module::mlp, Phase::forward, 0, 0, {rate_id}, {state_id}},
                         [body, copies_to_host, s = state_id](Execution<Space>& x) {
@@ -81,8 +82,8 @@ TEST_CASE_TEMPLATE("eager, layer and full-iteration steps give the same state", 
   CHECK(states[0] == states[2]);
 }
 
-TEST_CASE_TEMPLATE("a refused capture names segment and cause, changes nothing, and training goes on eagerly", Space,
-                   ENCORE_TEST_SPACES) {
+TEST_CASE_TEMPLATE("a refused capture names segment and cause, changes nothing, and training goes on eagerly",
+                   Space, ENCORE_TEST_SPACES) {
   Counter<Space> refused(true), eager(true);
   Executor<Space> executor(refused.device, refused.program, refused.bindings(),
                            {CaptureScope::full_iteration, {}, OptimizerCapture::separate, 1});
@@ -119,9 +120,11 @@ TEST_CASE_TEMPLATE("after a reset the graphs are recorded anew", Space, ENCORE_T
   CHECK(counter.state.get()[0] == 64.0);
 }
 
-TEST_CASE_TEMPLATE("a body that touches what it did not declare is refused by name", Space, ENCORE_TEST_SPACES) {
+TEST_CASE_TEMPLATE("a body that touches what it did not declare is refused by name", Space,
+                   ENCORE_TEST_SPACES) {
   Counter<Space> counter;
-  const auto secret = counter.program.add_buffer({"secret", backend::DataType::float64, {1}, BufferKind::state});
+  const auto secret =
+      counter.program.add_buffer({"secret", backend::DataType::float64, {1}, BufferKind::state});
   counter.program.add_segment({"thief", Module::mlp, Phase::forward, -1, -1, {}, {}},
                               [=](Execution<Space>& x) { x.template pointer<const double>(secret); });
   Executor<Space> executor(counter.device, counter.program, counter.bindings(), {});
@@ -129,10 +132,12 @@ TEST_CASE_TEMPLATE("a body that touches what it did not declare is refused by na
                        InternalError);
 }
 
-TEST_CASE_TEMPLATE("a body that takes a buffer as another type is refused by name", Space, ENCORE_TEST_SPACES) {
+TEST_CASE_TEMPLATE("a body that takes a buffer as another type is refused by name", Space,
+                   ENCORE_TEST_SPACES) {
   Counter<Space> counter;
-  counter.program.add_segment({"caster", Module::mlp, Phase::forward, -1, -1, {counter.state_id}, {}},
-                              [s = counter.state_id](Execution<Space>& x) { x.template pointer<const float>(s); });
+  counter.program.add_segment(
+      {"caster", Module::mlp, Phase::forward, -1, -1, {counter.state_id}, {}},
+      [s = counter.state_id](Execution<Space>& x) { x.template pointer<const float>(s); });
   Executor<Space> executor(counter.device, counter.program, counter.bindings(), {});
   CHECK_THROWS_WITH_AS(executor.step(), "segment 'caster' takes buffer 'state' of type float64 as float32",
                        InternalError);
@@ -140,8 +145,8 @@ TEST_CASE_TEMPLATE("a body that takes a buffer as another type is refused by nam
 
 TEST_CASE_TEMPLATE("a scalar that does not exist is refused with the known ones", Space, ENCORE_TEST_SPACES) {
   Counter<Space> counter;
-  CHECK_THROWS_WITH_AS(counter.scalars.set("learning_rat", 1), "no scalar is called 'learning_rat'; there are rate",
-                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(counter.scalars.set("learning_rat", 1),
+                       "no scalar is called 'learning_rat'; there are rate", ConfigurationError);
 }
 
 TEST_CASE_TEMPLATE("many uploads in a row each take effect", Space, ENCORE_TEST_SPACES) {
@@ -170,4 +175,3 @@ TEST_CASE("the signature of a program changes with whatever a recording depends 
   CHECK(outline_of("a", {3, 2}, backend::DataType::float32).signature() != reference);
   CHECK(outline_of("a", {2, 3}, backend::DataType::bfloat16).signature() != reference);
 }
-

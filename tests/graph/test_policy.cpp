@@ -26,7 +26,8 @@ Outline stack() {
     add(prefix + "head/backward", Module::head, Phase::backward, -1, microbatch);
     for (int layer = 1; layer >= 0; --layer) {
       add(prefix + std::to_string(layer) + "/mlp/backward", Module::mlp, Phase::backward, layer, microbatch);
-      add(prefix + std::to_string(layer) + "/attn/backward", Module::attn, Phase::backward, layer, microbatch);
+      add(prefix + std::to_string(layer) + "/attn/backward", Module::attn, Phase::backward, layer,
+          microbatch);
     }
     add(prefix + "embedding/backward", Module::embedding, Phase::backward, -1, microbatch);
   }
@@ -82,7 +83,8 @@ TEST_CASE("modules select stretches inside layers") {
   const auto attn = cut(stack(), {CaptureScope::layer, {Module::attn}, OptimizerCapture::separate, 0});
   CHECK(captured(attn) == 2 * 2 * 2 + 1);
   check_cover(attn, stack());
-  const auto both = cut(stack(), {CaptureScope::layer, {Module::attn, Module::mlp}, OptimizerCapture::eager, 0});
+  const auto both =
+      cut(stack(), {CaptureScope::layer, {Module::attn, Module::mlp}, OptimizerCapture::eager, 0});
   CHECK(captured(both) == 2 * 2 * 2);
 }
 
