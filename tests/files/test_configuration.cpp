@@ -106,7 +106,7 @@ TEST_CASE("later kinds of sources win over earlier ones, whatever the order they
   CHECK(resolved.configuration.train.beta1 == 0.3);
   CHECK(resolved.configuration.model.layers == 7);
   CHECK(resolved.configuration.model.dropout == 0.25);
-  CHECK(resolved.configuration.train.microbatch == 16);
+  CHECK(resolved.configuration.train.microbatch == 4);
   CHECK(source_of(resolved, "train.lr") == "--lr");
   CHECK(source_of(resolved, "train.clip") == "--set");
   CHECK(source_of(resolved, "train.beta1").starts_with("configuration file '"));
