@@ -49,7 +49,7 @@ std::string name_of(const Shape& shape, Gelu kind = Gelu::exact) {
 
 TEST_CASE("GELU and its gradient agree with the closed forms") {
   HostAgreement agreement;
-  for_each_space_and_type([&]<class Space, class T>() {
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
     for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
       for (const Shape& shape : shapes) {
         const std::string name = name_of<T>(shape, kind);
@@ -78,7 +78,7 @@ TEST_CASE("GELU and its gradient agree with the closed forms") {
 }
 
 TEST_CASE("GELU neither overflows nor loses its tails at large arguments") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
       const std::vector<double> x{-1e4, -100, -40, -12, 0, 12, 40, 100, 1e4};
       KernelRun<Space> run;
@@ -100,7 +100,7 @@ TEST_CASE("GELU neither overflows nor loses its tails at large arguments") {
 }
 
 TEST_CASE("GELU's output may replace its input, and its gradient either operand") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     const auto x = normal_values<T>(77, 1), dy = normal_values<T>(77, 2);
     KernelRun<Space> run;
     const auto input = run.template input<T>(x, 7), gradient = run.template input<T>(dy, 7);
@@ -122,7 +122,7 @@ TEST_CASE("GELU's output may replace its input, and its gradient either operand"
 
 TEST_CASE("SwiGLU multiplies the activated first half of a row with its second half") {
   HostAgreement agreement;
-  for_each_space_and_type([&]<class Space, class T>() {
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
     for (const Shape& shape : shapes) {
       const std::string name = name_of<T>(shape);
       INFO(name);
@@ -159,7 +159,7 @@ TEST_CASE("SwiGLU multiplies the activated first half of a row with its second h
 TEST_CASE("activation gradients in double agree with finite differences") {
   using Space = backend::Serial;
   const auto x = normal_values<double>(24, 3), c = normal_values<double>(24, 4),
-             half = normal_values<double>(12, 5);
+             c_half = normal_values<double>(12, 5);
   for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
     KernelRun<Space> run;
     const auto input = run.input<double>(x, 6), weights = run.input<double>(c, 6);
@@ -176,7 +176,7 @@ TEST_CASE("activation gradients in double agree with finite differences") {
         x, run.values(gradient));
   }
   KernelRun<Space> run;
-  const auto input = run.input<double>(x, 6), weights = run.input<double>(half, 3);
+  const auto input = run.input<double>(x, 6), weights = run.input<double>(c_half, 3);
   const auto gradient = run.output<double>(4, 6);
   run.execute([&] { kernels::swiglu_backward<Space, double>(run.stream(), input, weights, gradient); });
   check_gradient(
@@ -185,14 +185,14 @@ TEST_CASE("activation gradients in double agree with finite differences") {
         const auto in = forward.input<double>(point, 6);
         const auto out = forward.output<double>(4, 3);
         forward.execute([&] { kernels::swiglu_forward<Space, double>(forward.stream(), in, out); });
-        return weighted_sum(forward.values(out), half);
+        return weighted_sum(forward.values(out), c_half);
       },
       x, run.values(gradient));
 }
 #endif
 
 TEST_CASE("activations refuse shapes that do not fit before anything runs") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto input = run.template output<float>(2, 6);
     const auto output = run.template output<float>(2, 4);

@@ -21,7 +21,7 @@ constexpr Shape shapes[] = {{1, 1}, {1, 8}, {3, 7}, {33, 64}, {100, 257}, {1000,
 
 TEST_CASE("the bias gradient is the sum over tokens, set or added") {
   HostAgreement agreement;
-  for_each_space_type_and_gradient([&]<class Space, class T, class G>() {
+  for_each_space_type_and_gradient([&]<class Space, class T, class G>(Types<Space, T, G>) {
     for (const auto& [tokens, columns] : shapes) {
       for (const bool accumulate : {false, true}) {
         const std::string name = std::to_string(tokens) + "x" + std::to_string(columns) +
@@ -50,7 +50,7 @@ TEST_CASE("the bias gradient is the sum over tokens, set or added") {
 }
 
 TEST_CASE("a bias gradient over no tokens is zero") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     KernelRun<Space> run;
     const auto result = run.template output<T>(5);
     const auto workspace =
@@ -62,7 +62,7 @@ TEST_CASE("a bias gradient over no tokens is zero") {
 }
 
 TEST_CASE("a bias workspace that is too small is refused") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto gradient = run.template input<float>(std::vector<double>(1000 * 4, 1.0), 4);
     const auto result = run.template output<float>(4);

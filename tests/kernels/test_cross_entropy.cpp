@@ -80,7 +80,7 @@ constexpr Shape shapes[] = {{1, 1}, {1, 2}, {5, 7}, {9, 64}, {17, 257}, {40, 100
 
 TEST_CASE("cross-entropy gives the loss of each row, their mean, and the gradient in place of the logits") {
   HostAgreement agreement;
-  for_each_space_and_type([&]<class Space, class T>() {
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
     using A = backend::Accumulator<T>;
     for (const auto& [tokens, vocabulary] : shapes) {
       const std::string name =
@@ -102,7 +102,7 @@ TEST_CASE("cross-entropy gives the loss of each row, their mean, and the gradien
 }
 
 TEST_CASE("cross-entropy without a gradient leaves the logits as they are") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     const auto x = normal_values<T>(6 * 301, 1, 0, 3);
     const auto y = some_labels(6, 301);
     Loss<Space, T> with(x, y, 301), without(x, y, 301);
@@ -116,7 +116,7 @@ TEST_CASE("cross-entropy without a gradient leaves the logits as they are") {
 
 TEST_CASE(
     "ignored rows have no loss and no gradient, and with nothing but ignored rows both are zero, not NaN") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     std::vector<double> x = normal_values<T>(5 * 300, 1);
     x[7] = std::numeric_limits<double>::quiet_NaN();  // What an ignored row holds does not matter.
     Loss<Space, T> result(x, {-100, -1, -100, -100, -7}, 300);
@@ -129,7 +129,7 @@ TEST_CASE(
 }
 
 TEST_CASE("cross-entropy neither overflows nor underflows at extreme logits") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     std::vector<double> x(3 * 40, 0.0);
     x[5] = 30000;
     for (int v = 0; v < 40; ++v) x[40 + v] = -30000;
@@ -145,7 +145,7 @@ TEST_CASE("cross-entropy neither overflows nor underflows at extreme logits") {
 }
 
 TEST_CASE("a logit that is not a number makes its row's loss and the mean loss not a number") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     for (const std::int64_t place : {0, 13, 299}) {
       std::vector<double> x = normal_values<T>(2 * 300, 1);
       x[300 + place] = std::numeric_limits<double>::quiet_NaN();
@@ -160,7 +160,7 @@ TEST_CASE("a logit that is not a number makes its row's loss and the mean loss n
 }
 
 TEST_CASE("the mean loss may be added to an earlier one") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto rows = run.template input<float>(normal_values<float>(4099, 1, 2, 1));
     const auto count = run.template input<double>(std::vector<double>{4000.0});
@@ -191,7 +191,7 @@ TEST_CASE("the cross-entropy gradient in double agrees with finite differences")
 #endif
 
 TEST_CASE("cross-entropy refuses labels of another length") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto logits = run.template output<float>(4, 6);
     const auto labels = run.template output<std::int32_t>(3);

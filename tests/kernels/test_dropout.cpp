@@ -32,7 +32,7 @@ const double* scalar(KernelRun<Space>& run, double value) {
 TEST_CASE("dropout keeps what the element's random number allows, scales it and adds the residual") {
   HostAgreement agreement;
   const RandomState state{0x123456789abcdefULL, 0x500000003ULL};
-  for_each_space_and_type([&]<class Space, class T>() {
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
     using A = backend::Accumulator<T>;
     for (const std::int64_t columns : {1, 3, 8, 100, 1023}) {
       for (const double probability : {0.0, 0.1, 0.5, 1.0}) {
@@ -75,7 +75,7 @@ TEST_CASE("dropout keeps what the element's random number allows, scales it and 
 }
 
 TEST_CASE("dropout drops the asked share, and other elements for another seed, offset or segment") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     const std::int64_t size = 100000;
     KernelRun<Space> run;
     const auto ones = run.template input<float>(std::vector<double>(size, 1.0), 1000);
@@ -97,7 +97,7 @@ TEST_CASE("dropout drops the asked share, and other elements for another seed, o
 }
 
 TEST_CASE("dropout reads probability and random state when it runs, not when it is recorded") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto input = run.template input<float>(std::vector<double>(64, 1.0), 8);
     const auto output = run.template output<float>(8, 8);
@@ -116,7 +116,7 @@ TEST_CASE("dropout reads probability and random state when it runs, not when it 
 }
 
 TEST_CASE("dropout refuses shapes that differ") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto a = run.template output<float>(2, 6), b = run.template output<float>(3, 6);
     CHECK_THROWS_AS((kernels::dropout_forward<Space, float>(run.stream(), a, b, a, nullptr, nullptr, 0)),

@@ -51,7 +51,7 @@ std::string name_of(const Case& c) {
 
 TEST_CASE("a token's embedding is its row of the table plus the row of its position") {
   HostAgreement agreement;
-  for_each_space_and_type([&]<class Space, class T>() {
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
     for (const std::int64_t hidden : {1, 7, 8, 64, 1032}) {
       const std::int64_t tokens = 26, sequence = 10, vocabulary = 12;
       const auto table = normal_values<T>(vocabulary * hidden, 1);
@@ -83,7 +83,7 @@ TEST_CASE("a token's embedding is its row of the table plus the row of its posit
 }
 
 TEST_CASE("the token order is the stable sort of the ids") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     for (const std::int64_t tokens : {1, 2, 3, 31, 32, 33, 63, 257, 1000, 5003}) {
       for (const std::int32_t vocabulary : {1, 3, 50, 100000}) {
         const auto ids = some_ids(tokens, vocabulary, tokens / 3, vocabulary / 2);
@@ -101,7 +101,7 @@ TEST_CASE("the token order is the stable sort of the ids") {
 TEST_CASE(
     "the table gradient sums each id's tokens and leaves unused rows zero, or untouched when it is added") {
   HostAgreement agreement;
-  for_each_space_type_and_gradient([&]<class Space, class T, class G>() {
+  for_each_space_type_and_gradient([&]<class Space, class T, class G>(Types<Space, T, G>) {
     using A = backend::Accumulator<T>;
     for (const Case& c : cases) {
       for (const bool accumulate : {false, true}) {
@@ -144,7 +144,7 @@ TEST_CASE(
 
 TEST_CASE("the position gradient sums over sequences, the last of which may be cut short") {
   HostAgreement agreement;
-  for_each_space_type_and_gradient([&]<class Space, class T, class G>() {
+  for_each_space_type_and_gradient([&]<class Space, class T, class G>(Types<Space, T, G>) {
     for (const std::int64_t hidden : {1, 7, 64, 200, 1032}) {
       for (const bool accumulate : {false, true}) {
         const std::int64_t tokens = 38, sequence = 10, rows = 13;
@@ -213,7 +213,7 @@ TEST_CASE("embedding gradients in double agree with finite differences") {
 #endif
 
 TEST_CASE("embedding kernels refuse operands that do not fit") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto ids = run.template output<std::int32_t>(4), order = run.template output<std::int32_t>(3);
     const auto table = run.template output<float>(9, 6), output = run.template output<float>(4, 6);

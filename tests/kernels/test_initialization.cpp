@@ -15,7 +15,7 @@ using namespace encore;
 using namespace encore::tests;
 
 TEST_CASE("normal numbers are the Box-Muller transform of the element's Philox words") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     for (const std::int64_t size : {1, 2, 3, 4, 5, 1003}) {
       KernelRun<Space> run;
       const auto values = run.template output<T>(size);
@@ -34,7 +34,7 @@ TEST_CASE("normal numbers are the Box-Muller transform of the element's Philox w
 }
 
 TEST_CASE("normal numbers have the asked moments and differ between seeds and segments") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     const std::int64_t size = 200000;
     std::vector<std::vector<double>> results;
     for (const auto& [seed, segment] : {std::pair<std::uint64_t, std::uint32_t>{1, 0}, {2, 0}, {1, 1}}) {
@@ -62,7 +62,7 @@ TEST_CASE("normal numbers have the asked moments and differ between seeds and se
 }
 
 TEST_CASE("a constant fills every element and nothing beside them") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     for (const std::int64_t size : {1, 7, 8, 1001}) {
       KernelRun<Space> run;
       const auto values = run.template in_out<T>(std::vector<double>(size + 2, 9.0));
@@ -78,7 +78,7 @@ TEST_CASE("a constant fills every element and nothing beside them") {
 
 TEST_CASE("conversion to bfloat16 rounds to nearest even and keeps infinities, and back it is exact") {
   using backend::bfloat16;
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     const double infinity = std::numeric_limits<double>::infinity();
     // 1 + 2^-8 lies between two neighbours and goes to the even one; beyond the largest finite value is
     // infinity.
@@ -102,7 +102,7 @@ TEST_CASE("conversion to bfloat16 rounds to nearest even and keeps infinities, a
 
 TEST_CASE("conversion keeps NaN and covers lengths that are no multiple of a packet") {
   using backend::bfloat16;
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     for (const std::int64_t size : {1, 7, 8, 9, 1001}) {
       std::vector<double> x = normal_values<bfloat16>(size, 1);
       x[size / 2] = std::numeric_limits<double>::quiet_NaN();
@@ -125,13 +125,13 @@ TEST_CASE("Serial converts from and to double") {
   KernelRun<Space> run;
   const auto exact = run.input<double>(x);
   const auto single = run.output<float>(37);
-  const auto half = run.output<bfloat16>(37);
+  const auto short_values = run.output<bfloat16>(37);
   const auto from_single = run.output<double>(37), from_half = run.output<double>(37);
   run.execute([&] {
     kernels::convert<Space, double, float>(run.stream(), exact, single);
-    kernels::convert<Space, double, bfloat16>(run.stream(), exact, half);
+    kernels::convert<Space, double, bfloat16>(run.stream(), exact, short_values);
     kernels::convert<Space, float, double>(run.stream(), single, from_single);
-    kernels::convert<Space, bfloat16, double>(run.stream(), half, from_half);
+    kernels::convert<Space, bfloat16, double>(run.stream(), short_values, from_half);
   });
   CHECK(run.values(from_single) == x);
   CHECK(run.values(from_half) == x);
@@ -139,7 +139,7 @@ TEST_CASE("Serial converts from and to double") {
 #endif
 
 TEST_CASE("conversion between different lengths is refused") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto a = run.template output<float>(8);
     const auto b = run.template output<backend::bfloat16>(7);

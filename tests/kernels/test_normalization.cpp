@@ -139,7 +139,7 @@ void check(HostAgreement& agreement, Shape shape, bool centered, int variant) {
 
 TEST_CASE("RMS norm and its gradients agree with the definition") {
   HostAgreement agreement;
-  for_each_space_type_and_gradient([&]<class Space, class T, class G>() {
+  for_each_space_type_and_gradient([&]<class Space, class T, class G>(Types<Space, T, G>) {
     for (const Shape& shape : shapes)
       for (int variant = 0; variant < 4; ++variant) check<Space, T, G>(agreement, shape, false, variant);
   });
@@ -147,14 +147,14 @@ TEST_CASE("RMS norm and its gradients agree with the definition") {
 
 TEST_CASE("layer norm and its gradients agree with the definition") {
   HostAgreement agreement;
-  for_each_space_type_and_gradient([&]<class Space, class T, class G>() {
+  for_each_space_type_and_gradient([&]<class Space, class T, class G>(Types<Space, T, G>) {
     for (const Shape& shape : shapes)
       for (int variant = 0; variant < 4; ++variant) check<Space, T, G>(agreement, shape, true, variant);
   });
 }
 
 TEST_CASE("layer norm keeps its accuracy where the mean is far larger than the deviation") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     const std::int64_t hidden = 512;
     std::vector<double> x(hidden);
     for (std::int64_t i = 0; i < hidden; ++i) x[i] = 1024 + (i % 4) * 0.5;
@@ -247,7 +247,7 @@ TEST_CASE("normalization gradients in double agree with finite differences") {
 #endif
 
 TEST_CASE("normalization refuses operands that do not fit") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto input = run.template output<float>(4, 6), output = run.template output<float>(4, 6);
     const auto weight = run.template output<float>(5), inverse = run.template output<float>(4);

@@ -53,16 +53,16 @@ struct Reference {
 template <class Body>
 void for_each_optimizer_type(const Body& body) {
   using backend::bfloat16;
-  for_each_space([&]<class Space>() {
-    body.template operator()<Space, float, float, float>();
-    body.template operator()<Space, float, float, bfloat16>();
-    body.template operator()<Space, bfloat16, float, float>();
-    body.template operator()<Space, bfloat16, float, bfloat16>();
-    body.template operator()<Space, bfloat16, bfloat16, float>();
-    body.template operator()<Space, bfloat16, bfloat16, bfloat16>();
+  for_each_space([&]<class Space>(Types<Space>) {
+    body(Types<Space, float, float, float>{});
+    body(Types<Space, float, float, bfloat16>{});
+    body(Types<Space, bfloat16, float, float>{});
+    body(Types<Space, bfloat16, float, bfloat16>{});
+    body(Types<Space, bfloat16, bfloat16, float>{});
+    body(Types<Space, bfloat16, bfloat16, bfloat16>{});
   });
 #if defined(KOKKOS_ENABLE_SERIAL)
-  body.template operator()<backend::Serial, double, double, double>();
+  body(Types<backend::Serial, double, double, double>{});
 #endif
 }
 
@@ -118,7 +118,7 @@ void check_step(HostAgreement& agreement, std::int64_t size, std::int64_t decaye
 
 TEST_CASE("an AdamW step agrees with its definition, with and without master weights, decay and clipping") {
   HostAgreement agreement;
-  for_each_optimizer_type([&]<class Space, class T, class G, class S>() {
+  for_each_optimizer_type([&]<class Space, class T, class G, class S>(Types<Space, T, G, S>) {
     for (const std::int64_t size : {1, 7, 8, 1000, 20011}) {
       for (const bool master : {false, true}) {
         const Settings plain{.step = 3}, clipped{.clip = 0.5, .step = 1, .gradient_scale = 0.25};
@@ -131,7 +131,7 @@ TEST_CASE("an AdamW step agrees with its definition, with and without master wei
 }
 
 TEST_CASE("many AdamW steps follow the definition, with scalars that change from step to step") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     const std::int64_t size = 257;
     const auto w = normal_values<float>(size, 1);
     Reference reference{w, std::vector<double>(size), std::vector<double>(size)};
@@ -177,7 +177,7 @@ TEST_CASE("many AdamW steps follow the definition, with scalars that change from
 }
 
 TEST_CASE("the gradient norm of partials from several arrays is that of all their elements") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     const std::int64_t count = kernels::squared_norm_partial_count();
     KernelRun<Space> run;
     const auto a = run.template input<float>(std::vector<double>(3, 2.0));
@@ -198,7 +198,7 @@ TEST_CASE("the gradient norm of partials from several arrays is that of all thei
 }
 
 TEST_CASE("a large array's gradient norm does not lose small gradients") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     const std::int64_t size = 1 << 22;
     KernelRun<Space> run;
     const auto g = run.template input<float>(std::vector<double>(size, 1.0 / 3));
@@ -212,7 +212,7 @@ TEST_CASE("a large array's gradient norm does not lose small gradients") {
 }
 
 TEST_CASE("a norm that is not finite is reported, and poisons the weights instead of skipping the step") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     for (const double bad :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       std::vector<double> g(100, 1.0);
@@ -239,7 +239,7 @@ TEST_CASE("a norm that is not finite is reported, and poisons the weights instea
 }
 
 TEST_CASE("AdamW refuses arrays of different lengths and more decayed elements than there are") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto a = run.template output<float>(8), b = run.template output<float>(7);
     const auto factors = run.template output<float>(kernels::adamw_factor_count());

@@ -12,7 +12,7 @@ using namespace encore::tests;
 
 TEST_CASE("a residual sum adds element by element, also in place") {
   HostAgreement agreement;
-  for_each_space_and_type([&]<class Space, class T>() {
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
     for (const std::int64_t columns : {1, 7, 8, 333}) {
       const auto a = normal_values<T>(3 * columns, 1), b = normal_values<T>(3 * columns, 2);
       std::vector<double> sum(a.size());
@@ -34,7 +34,7 @@ TEST_CASE("a residual sum adds element by element, also in place") {
 }
 
 TEST_CASE("a residual sum works on addresses that are aligned to the element only") {
-  for_each_space_and_type([]<class Space, class T>() {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     const auto a = normal_values<T>(41, 1), b = normal_values<T>(41, 2);
     KernelRun<Space> run;
     const auto first = run.template input<T>(a), second = run.template input<T>(b);
@@ -51,7 +51,7 @@ TEST_CASE("a residual sum works on addresses that are aligned to the element onl
 }
 
 TEST_CASE("a residual sum of different shapes is refused") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto a = run.template output<float>(2, 6), b = run.template output<float>(3, 4);
     CHECK_THROWS_AS((kernels::add<Space, float>(run.stream(), a, b, a)), ConfigurationError);

@@ -21,14 +21,14 @@ constexpr Shape shapes[] = {{1, 1, 1, 2, 2},      {7, 3, 2, 6, 20},  {20, 8, 3, 
 
 /// The rotation of each pair by position * theta^(-2 pair / head_dim), in float64.
 std::vector<double> rotated(const Shape& s, RopeStyle style, double theta, std::vector<double> data) {
-  const std::int64_t half = s.head_dim / 2;
+  const std::int64_t pairs = s.head_dim / 2;
   for (std::int64_t t = 0; t < s.tokens; ++t) {
     for (std::int64_t h = 0; h < s.heads; ++h) {
       double* head = data.data() + t * s.row_stride + h * s.head_dim;
-      for (std::int64_t i = 0; i < half; ++i) {
+      for (std::int64_t i = 0; i < pairs; ++i) {
         const double angle = static_cast<double>(t % s.sequence) * std::pow(theta, -2.0 * i / s.head_dim);
         double& x = head[style == RopeStyle::half_split ? i : 2 * i];
-        double& y = head[style == RopeStyle::half_split ? i + half : 2 * i + 1];
+        double& y = head[style == RopeStyle::half_split ? i + pairs : 2 * i + 1];
         const double old_x = x, old_y = y;
         x = old_x * std::cos(angle) - old_y * std::sin(angle);
         y = old_x * std::sin(angle) + old_y * std::cos(angle);
@@ -41,19 +41,19 @@ std::vector<double> rotated(const Shape& s, RopeStyle style, double theta, std::
 }  // namespace
 
 TEST_CASE("rotary tables hold the cosine and sine of position times frequency, accurate at any position") {
-  for_each_space([]<class Space>() {
-    const std::int64_t sequence = 3000, half = 32;
+  for_each_space([]<class Space>(Types<Space>) {
+    const std::int64_t sequence = 3000, pairs = 32;
     KernelRun<Space> run;
-    const auto cosine = run.template output<float>(sequence, half),
-               sine = run.template output<float>(sequence, half);
+    const auto cosine = run.template output<float>(sequence, pairs),
+               sine = run.template output<float>(sequence, pairs);
     run.execute([&] { kernels::rope_tables<Space, float>(run.stream(), 10000.0, cosine, sine); });
     const auto c = run.values(cosine), s = run.values(sine);
     double largest = 0;
     for (std::int64_t p = 0; p < sequence; ++p) {
-      for (std::int64_t i = 0; i < half; ++i) {
-        const double angle = p * std::pow(10000.0, -2.0 * i / (2 * half));
-        largest = std::max({largest, std::abs(c[p * half + i] - std::cos(angle)),
-                            std::abs(s[p * half + i] - std::sin(angle))});
+      for (std::int64_t i = 0; i < pairs; ++i) {
+        const double angle = p * std::pow(10000.0, -2.0 * i / (2 * pairs));
+        largest = std::max({largest, std::abs(c[p * pairs + i] - std::cos(angle)),
+                            std::abs(s[p * pairs + i] - std::sin(angle))});
       }
     }
     CHECK(largest <= 1e-7);
@@ -63,7 +63,7 @@ TEST_CASE("rotary tables hold the cosine and sine of position times frequency, a
 TEST_CASE(
     "RoPE turns the pairs of both styles and leaves the rest of a row alone; the inverse turns them back") {
   HostAgreement agreement;
-  for_each_space_and_type([&]<class Space, class T>() {
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
     using A = backend::Accumulator<T>;
     for (const RopeStyle style : {RopeStyle::half_split, RopeStyle::interleaved}) {
       for (const Shape& s : shapes) {
@@ -122,7 +122,7 @@ TEST_CASE("RoPE's inverse is its gradient: it agrees with finite differences in 
 #endif
 
 TEST_CASE("RoPE refuses an odd head and tables that are too short") {
-  for_each_space([]<class Space>() {
+  for_each_space([]<class Space>(Types<Space>) {
     KernelRun<Space> run;
     const auto table = run.template output<float>(4, 3);
     const auto data = run.template output<float>(70);
