@@ -121,7 +121,7 @@ struct ProductProblem {
   }
 
   /// The largest error against sums in double, in units of what rounding may cost. Where bias and addend meet,
-  /// cuBLASLt rounds to the result's type before the last of the three additions, the host kernels only after it.
+  /// cuBLASLt rounds to the result's type between the additions, the host kernels only after the last.
   double worst_error(bool rounds_between = false) const {
     const ProductCase& c = shape;
     double worst = 0;
@@ -143,7 +143,8 @@ struct ProductProblem {
         const double unit = std::is_same_v<Accumulator<T>, double> ? 1e-15 : 1e-7;
         double rounded = std::abs(expected);
         if (rounds_between && c.bias && c.addend != ProductCase::Addend::none)
-          rounded += std::abs(expected - c.beta * double(addend[i * addend_stride + j]));
+          rounded += std::abs(c.alpha * sum) + std::abs(c.beta * double(addend[i * addend_stride + j])) +
+                     std::abs(double(bias[j]));
         const double storage = std::is_same_v<Result, bfloat16> ? rounded / 256 : 0;
         const double error =
             std::abs(double(result[i * result_stride + j]) - expected) / (4 * unit * magnitude + storage);
