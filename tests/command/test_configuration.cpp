@@ -27,6 +27,12 @@ TEST_CASE("a value out of range is refused with the key, the value and the range
   check_refused(encore(tiny.train({"--set", "model.heads=3"})), 2, {"model.h"});
 }
 
+TEST_CASE("more microbatches than a step can list are refused at once") {
+  const TinyModel tiny;
+  check_refused(encore(tiny.train({"--set", "train.microbatches=1048576"})), 2,
+                {"train.microbatches = 1048576", "model.layers = 2", "100000"});
+}
+
 TEST_CASE("a setting without a value is refused") {
   check_refused(encore({"train", "--set", "train.lr"}), 2, {"train.lr", "key=value"});
   check_refused(encore({"train", "--set", "=3"}), 2, {"key=value"});

@@ -57,6 +57,12 @@ void check_train(const Configuration& configuration) {
     refuse(fmt::format(
         "train.microbatch = {} times train.seq = {} must be below 2^31 tokens: use more microbatches",
         train.microbatch, train.seq));
+  // A step is a list of segments, a few for every layer of every microbatch: some 16 KiB of host memory each time.
+  constexpr std::int64_t most_passes = 100'000;
+  if (configuration.model.layers * train.microbatches > most_passes)
+    refuse(fmt::format(
+        "train.microbatches = {} times model.layers = {} must be at most {}: use larger microbatches",
+        train.microbatches, configuration.model.layers, most_passes));
   if (train.min_lr > train.lr)
     refuse(fmt::format("train.min_lr = {} must not exceed train.lr = {}", train.min_lr, train.lr));
   if (train.lr_decay_steps != 0 && train.lr_decay_steps < train.lr_warmup_steps)
