@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/model/files/safetensors_file.hpp>
+#include <encore/model/files/safetensors_writer.hpp>
 #include <encore/model/golden.hpp>
 
 #include "trainers.hpp"
@@ -65,6 +68,36 @@ void check(model::Precision precision, double tolerance) {
 
 TEST_CASE("fp32 reproduces the Hugging Face references: logits, loss, every gradient and four AdamW steps") {
   check(model::Precision::fp32, 1e-5);
+}
+
+TEST_CASE("a reference file whose tensors do not fit each other is refused by name") {
+  const fs::path changed =
+      fs::temp_directory_path() / ("encore-golden-" + std::to_string(std::random_device{}()));
+  const model::SafetensorsFile original(fs::path(ENCORE_TEST_DATA) / "goldens" / "llama.safetensors");
+  for (const std::string victim :
+       {"labels", "logits", "loss", "g.lm_head.weight", "final.model.embed_tokens.weight"}) {
+    CAPTURE(victim);
+    {
+      model::SafetensorsWriter writer(changed);
+      for (const auto& [key, value] : original.metadata()) writer.add_metadata(key, value);
+      for (const auto& tensor : original.tensors())
+        writer.add(tensor.name, tensor.type,
+                   tensor.name == victim ? std::vector<std::int64_t>{0} : tensor.shape);
+      for (const auto& tensor : original.tensors())
+        if (tensor.name != victim) writer.write(tensor.name, tensor.bytes);
+      writer.commit();
+    }
+    try {
+      const auto configuration = wishes("serial", model::Precision::fp32);
+      model::evaluate_golden(changed, model::golden_configuration(changed, configuration));
+      FAIL("accepted");
+    } catch (const InputFileError& error) {
+      CHECK(std::string(error.what()).find("'" + victim + "'") != std::string::npos);
+    } catch (const ConfigurationError&) {
+      CHECK(victim == "loss");  // no steps
+    }
+  }
+  fs::remove(changed);
 }
 
 TEST_CASE("bf16 reproduces the Hugging Face references within its rounding") {

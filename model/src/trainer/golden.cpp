@@ -28,9 +28,23 @@ double relative_error(const Values& values, const Reference& reference) {
   return std::isfinite(error) ? error : HUGE_VAL;
 }
 
+/// Throws InputFileError unless the tensor has as many elements as what it is compared with.
+void require_elements(const SafetensorsFile& file, const std::string& name, std::int64_t elements) {
+  const std::int64_t found = file.tensor(name).elements();
+  if (found != elements)
+    throw InputFileError(fmt::format("'{}': tensor '{}' has {} elements instead of {}", file.path().string(),
+                                     name, found, elements));
+}
+
+/// Throws InputFileError for a token that no vocabulary can have.
 std::vector<std::int32_t> tokens_of(const SafetensorsFile& file, const std::string& name) {
   std::vector<std::int32_t> tokens;
-  for (const std::int64_t token : file.int64(name)) tokens.push_back(static_cast<std::int32_t>(token));
+  for (const std::int64_t token : file.int64(name)) {
+    if (token != static_cast<std::int32_t>(token))
+      throw InputFileError(
+          fmt::format("'{}': tensor '{}' holds {}, which is no token", file.path().string(), name, token));
+    tokens.push_back(static_cast<std::int32_t>(token));
+  }
   return tokens;
 }
 
@@ -80,12 +94,19 @@ Configuration golden_configuration(const std::filesystem::path& path, const Conf
 
 GoldenErrors evaluate_golden(const std::filesystem::path& path, const Configuration& configuration) {
   const SafetensorsFile file(path);
+  const TrainConfiguration& train = configuration.train;
+  require_elements(file, "labels", train.microbatch * train.seq);
+  require_elements(file, "logits", train.microbatch * train.seq * configuration.model.vocab);
+  if (file.tensor("loss").elements() == 0)
+    throw InputFileError(fmt::format("'{}': tensor 'loss' is empty", path.string()));
   const std::unique_ptr<Trainer> trainer = make_trainer(configuration);
   const std::vector<ParameterSlice> slices = trainer->layout().slices();
   for (const ParameterSlice& slice : slices) {
     if (const StoredTensor& tensor = file.tensor("w." + slice.name); tensor.shape != slice.shape)
       throw InputFileError(
           fmt::format("'{}': tensor 'w.{}' has another shape than the model's", path.string(), slice.name));
+    require_elements(file, "g." + slice.name, slice.elements());
+    if (file.contains("final." + slice.name)) require_elements(file, "final." + slice.name, slice.elements());
     trainer->set_weights(slice, file.float32("w." + slice.name));
   }
   const std::vector<std::int32_t> ids = tokens_of(file, "ids"), labels = tokens_of(file, "labels");
