@@ -9,12 +9,16 @@
 /// the fast instructions of a GPU, with errors of a few units in the last place of float. double is exact.
 namespace encore::kernels::impl {
 
-/// exp(n ln 2 + r) = 2^n p(r), with the polynomial of Cephes (Moshier). Saturates instead of reaching 0 or
-/// infinity; NaN stays NaN.
-inline float host_exponential(float x) {
+/// exp(n ln 2 + r) = 2^n p(r), with the polynomial of Cephes (Moshier). Saturates at exp(+-87.3) instead of
+/// reaching 0 or infinity; NaN stays NaN. The magnitude is limited as an integer: of two comparisons of floats
+/// gcc makes branches, and no loop around them would be vectorised.
+inline float host_exponential(float argument) {
+  constexpr std::uint32_t sign_bit = 0x80000000U;
+  constexpr auto largest = std::bit_cast<std::uint32_t>(87.3F);
   constexpr float round_to_integer = 12582912.0F;  // 1.5 * 2^23: the sum's last bit is worth 1.
-  x = x < -87.3F ? -87.3F : x;
-  x = x > 88.3F ? 88.3F : x;
+  const auto bits = std::bit_cast<std::uint32_t>(argument);
+  const std::uint32_t magnitude = bits & ~sign_bit;
+  const float x = std::bit_cast<float>((magnitude < largest ? magnitude : largest) | (bits & sign_bit));
   const float shifted = x * 1.44269504088896341F + round_to_integer;
   const float n = shifted - round_to_integer;
   const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
@@ -27,7 +31,8 @@ inline float host_exponential(float x) {
   p = p * r * r + r + 1.0F;
   const auto exponent =
       std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(round_to_integer);
-  return p * std::bit_cast<float>((exponent + 127U) << 23);
+  const float result = p * std::bit_cast<float>((exponent + 127U) << 23);
+  return argument == argument ? result : argument;
 }
 
 /// Abramowitz and Stegun, 7.1.26; absolute error 1.5e-7.

@@ -56,16 +56,18 @@ class HostTeam {
   template <class T, class Term>
   KOKKOS_FUNCTION T sum_over(std::int64_t count, const Term& term) const {
     T total(0);
+    const Term local = term;  // What a copy holds cannot change under the loop, which can then be vectorised.
 #pragma omp simd reduction(+ : total)
-    for (std::int64_t i = 0; i < count; ++i) total += term(i);
+    for (std::int64_t i = 0; i < count; ++i) total += local(i);
     return total;
   }
   template <class T, class Term>
   KOKKOS_FUNCTION T max_over(std::int64_t count, T lowest, const Term& term) const {
     T largest = lowest;
+    const Term local = term;
 #pragma omp simd reduction(max : largest)
     for (std::int64_t i = 0; i < count; ++i) {
-      const T value = term(i);
+      const T value = local(i);
       largest = value > largest ? value : largest;
     }
     return largest;
