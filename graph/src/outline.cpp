@@ -22,7 +22,7 @@ std::string_view name_of(Module module) {
 }
 
 std::string_view name_of(Phase phase) {
-  constexpr std::array<std::string_view, 3> names{"forward", "backward", "update"};
+  constexpr std::array<std::string_view, 4> names{"forward", "backward", "weight_gradient", "update"};
   return names[static_cast<std::size_t>(phase)];
 }
 

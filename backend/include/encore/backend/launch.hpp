@@ -60,7 +60,7 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Range r
             const Functor& functor) {
   static_assert(sizeof(Functor) <= largest_functor, "put large kernel state in a view");
   if (range.size <= 0) return;
-  stream.count_launch();
+  stream.note_launch(label);
   if constexpr (is_host_space<Space>) {
     impl::run_or_record(stream, label, accesses, range.size, 0, &impl::run_range_share<Functor>, functor);
   } else {
@@ -74,7 +74,7 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Teams<T
             const Functor& functor) {
   static_assert(sizeof(Functor) <= largest_functor, "put large kernel state in a view");
   if (teams.league <= 0) return;
-  stream.count_launch();
+  stream.note_launch(label);
   if constexpr (is_host_space<Space>) {
     impl::run_or_record(stream, label, accesses, teams.league, teams.scratch_bytes,
                         &impl::run_teams_share<Functor>, functor);
@@ -87,7 +87,7 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Teams<T
 /// where it must be copyable, and is stored while recording). Not called in prime mode.
 template <class Space, class Call>
 void launch_native(Stream<Space>& stream, const char* label, Accesses accesses, const Call& call) {
-  stream.count_launch();
+  stream.note_launch(label);
   if constexpr (is_host_space<Space>) {
     const auto functor = [call](std::int64_t) { call(); };
     impl::run_or_record(stream, label, accesses, 1, 0, &impl::run_range_share<decltype(functor)>, functor);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace encore::backend {
 
@@ -55,8 +56,15 @@ class Stream {
   /// Sets bytes to zero. May be recorded.
   void clear(void* destination, std::size_t bytes, const char* label);
 
+  /// Until it is called with nullptr, the label of each launch is added to `labels`, in every mode. With prime
+  /// mode this tells which kernels a segment has without running one.
+  void collect_labels(std::vector<std::string>* labels) { labels_ = labels; }
+
   // For the launch gateway and RecordedGraph.
-  void count_launch() { ++counters_.launches; }
+  void note_launch(const char* label) {
+    ++counters_.launches;
+    if (labels_ != nullptr) labels_->push_back(label);
+  }
   void count_replay() { ++counters_.replays; }
   Tape* tape() const { return tape_; }
   void set_mode(StreamMode mode, Tape* tape = nullptr) {
@@ -72,6 +80,7 @@ class Stream {
   StreamMode mode_ = StreamMode::execute;
   Tape* tape_ = nullptr;
   StreamCounters counters_;
+  std::vector<std::string>* labels_ = nullptr;
 };
 
 /// Restores the mode when a recording is left, also by an exception.

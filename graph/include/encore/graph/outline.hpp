@@ -52,7 +52,8 @@ enum class Module {
 };
 std::string_view name_of(Module module);
 
-enum class Phase { forward, backward, update };
+/// weight_gradient: the part of a backward pass that nothing but the optimizer waits for, where it is delayed.
+enum class Phase { forward, backward, weight_gradient, update };
 std::string_view name_of(Phase phase);
 
 /// One named piece of a step: the unit that policies select, and that errors, dumps and profiles name.
