@@ -8,6 +8,58 @@
 
 namespace encore::graph {
 
+namespace {
+
+/// FNV-1a.
+class Hash {
+ public:
+  static constexpr std::uint64_t basis = 14695981039346656037ULL;
+
+  explicit Hash(std::uint64_t start) : value_(start) {}
+
+  Hash& number(std::uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) byte(static_cast<unsigned char>(number >> shift));
+    return *this;
+  }
+  Hash& text(const std::string& text) {
+    for (const char character : text) byte(static_cast<unsigned char>(character));
+    byte(0);
+    return *this;
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  void byte(unsigned char byte) { value_ = (value_ ^ byte) * 1099511628211ULL; }
+
+  std::uint64_t value_;
+};
+
+std::uint64_t sign(std::uint64_t start, const Buffer& buffer) {
+  Hash hash(start);
+  hash.text(buffer.name).number(static_cast<std::uint64_t>(buffer.type));
+  hash.number(static_cast<std::uint64_t>(buffer.kind)).number(buffer.shape.size());
+  for (const std::int64_t extent : buffer.shape) hash.number(static_cast<std::uint64_t>(extent));
+  hash.number(buffer.part ? 1 : 0);
+  if (buffer.part)
+    hash.number(static_cast<std::uint64_t>(buffer.part->whole)).number(buffer.part->offset_bytes);
+  return hash.value();
+}
+
+std::uint64_t sign(std::uint64_t start, const Segment& segment) {
+  Hash hash(start);
+  hash.text(segment.name).number(static_cast<std::uint64_t>(segment.module));
+  hash.number(static_cast<std::uint64_t>(segment.phase)).text(segment.eager_because);
+  hash.number(static_cast<std::uint64_t>(segment.layer))
+      .number(static_cast<std::uint64_t>(segment.microbatch));
+  for (const auto* list : {&segment.reads, &segment.writes}) {
+    hash.number(list->size());
+    for (const BufferId id : *list) hash.number(static_cast<std::uint64_t>(id));
+  }
+  return hash.value();
+}
+
+}  // namespace
+
 std::string_view name_of(BufferKind kind) {
   constexpr std::array<std::string_view, buffer_kinds> names{
       "parameter", "gradient", "optimizer_state", "input", "scalar", "metric", "state", "activation"};
@@ -32,6 +84,8 @@ std::int64_t Buffer::elements() const {
 
 std::size_t Buffer::bytes() const { return static_cast<std::size_t>(elements()) * backend::size_of(type); }
 
+Outline::Outline() : buffers_signature_(Hash::basis), segments_signature_(Hash::basis) {}
+
 BufferId Outline::add_buffer(Buffer buffer) {
   for (const std::int64_t extent : buffer.shape)
     if (extent < 0) throw InternalError("buffer '" + buffer.name + "' has a negative dimension");
@@ -44,6 +98,7 @@ BufferId Outline::add_buffer(Buffer buffer) {
   const auto id = static_cast<BufferId>(buffers_.size());
   if (!buffer_names_.emplace(buffer.name, id).second)
     throw InternalError("two buffers are called '" + buffer.name + "'");
+  buffers_signature_ = sign(buffers_signature_, buffer);
   buffers_.push_back(std::move(buffer));
   return id;
 }
@@ -56,6 +111,7 @@ std::size_t Outline::add_segment(Segment segment) {
   const std::size_t index = segments_.size();
   if (!segment_names_.emplace(segment.name, index).second)
     throw InternalError("two segments are called '" + segment.name + "'");
+  segments_signature_ = sign(segments_signature_, segment);
   segments_.push_back(std::move(segment));
   return index;
 }
@@ -67,33 +123,7 @@ std::optional<BufferId> Outline::find_buffer(std::string_view name) const {
 }
 
 std::uint64_t Outline::signature() const {
-  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
-  const auto mix_byte = [&](unsigned char byte) { hash = (hash ^ byte) * 1099511628211ULL; };
-  const auto mix_number = [&](std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) mix_byte(static_cast<unsigned char>(number >> shift));
-  };
-  const auto mix_text = [&](const std::string& text) {
-    for (const char character : text) mix_byte(static_cast<unsigned char>(character));
-    mix_byte(0);
-  };
-  for (const Buffer& buffer : buffers_) {
-    mix_text(buffer.name);
-    mix_number(static_cast<std::uint64_t>(buffer.type));
-    mix_number(static_cast<std::uint64_t>(buffer.kind));
-    if (buffer.part) mix_number(buffer.part->offset_bytes);
-    mix_number(buffer.shape.size());
-    for (const std::int64_t extent : buffer.shape) mix_number(static_cast<std::uint64_t>(extent));
-  }
-  for (const Segment& segment : segments_) {
-    mix_text(segment.name);
-    mix_number(static_cast<std::uint64_t>(segment.module));
-    mix_number(static_cast<std::uint64_t>(segment.phase));
-    for (const auto* list : {&segment.reads, &segment.writes}) {
-      mix_number(list->size());
-      for (const BufferId id : *list) mix_number(static_cast<std::uint64_t>(id));
-    }
-  }
-  return hash;
+  return Hash(buffers_signature_).number(segments_signature_).value();
 }
 
 }  // namespace encore::graph

@@ -2,13 +2,15 @@
 #include <encore/backend/error.hpp>
 #include <encore/graph/policy.hpp>
 
+#include <unordered_map>
+
 namespace encore::graph {
 
 namespace {
 
 /// What has to be equal for two neighbouring segments to share a run. An empty key is eager.
 std::string key_of(const Segment& segment, const CapturePolicy& policy) {
-  if (policy.scope == CaptureScope::none) return {};
+  if (policy.scope == CaptureScope::none || !segment.eager_because.empty()) return {};
   if (segment.phase == Phase::update) {
     switch (policy.optimizer) {
       case OptimizerCapture::eager: return {};
@@ -32,11 +34,15 @@ std::vector<Run> cut(const Outline& outline, const CapturePolicy& policy) {
     throw ConfigurationError(
         "graph.optimizer = joined needs graph.impl = full_iteration; use separate or eager");
   std::vector<Run> runs;
+  std::unordered_map<std::string, int> uses;
   std::string current;
   for (std::size_t index = 0; index < outline.segments().size(); ++index) {
     const std::string key = key_of(outline.segments()[index], policy);
-    if (runs.empty() || key != current)
-      runs.push_back({key.empty() ? "eager" : key, index, index, !key.empty()});
+    if (runs.empty() || key != current) {
+      std::string name = key.empty() ? "eager" : key;
+      if (const int use = ++uses[name]; use > 1) name += "." + std::to_string(use);
+      runs.push_back({std::move(name), index, index, !key.empty()});
+    }
     runs.back().end = index + 1;
     current = key;
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/error.hpp>
+#include <encore/graph/contract_rules.hpp>
 #include <encore/graph/scalars.hpp>
 
 #include <algorithm>
@@ -8,8 +9,10 @@
 namespace encore::graph {
 
 template <class Space>
-Scalars<Space>::Scalars(backend::Stream<Space>& stream, std::vector<std::string> names)
+Scalars<Space>::Scalars(backend::Stream<Space>& stream, std::vector<std::string> names,
+                        std::map<std::string, std::string, std::less<>> fixed)
     : names_(std::move(names)),
+      fixed_(std::move(fixed)),
       values_(names_.size(), 0.0),
       device_("scalars", names_.size() * sizeof(double)),
       staging_("scalars", slots * names_.size() * sizeof(double)),
@@ -21,9 +24,13 @@ template <class Space>
 std::size_t Scalars<Space>::index(std::string_view name) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+  if (const auto reason = fixed_.find(name); reason != fixed_.end())
+    throw ReplayContractError(std::string(rule_scalar.id) + ": '" + std::string(name) +
+                              "' cannot change between steps: " + reason->second);
   std::string known;
   for (const std::string& each : names_) known += (known.empty() ? "" : ", ") + each;
-  throw ConfigurationError("no scalar is called '" + std::string(name) + "'; there are " + known);
+  throw ReplayContractError(std::string(rule_scalar.id) + ": no scalar is called '" + std::string(name) +
+                            "'; there are " + known);
 }
 
 template <class Space>

@@ -146,7 +146,7 @@ TEST_CASE_TEMPLATE("a body that takes a buffer as another type is refused by nam
 TEST_CASE_TEMPLATE("a scalar that does not exist is refused with the known ones", Space, ENCORE_TEST_SPACES) {
   Counter<Space> counter;
   CHECK_THROWS_WITH_AS(counter.scalars.set("learning_rat", 1),
-                       "no scalar is called 'learning_rat'; there are rate", ConfigurationError);
+                       "R-04: no scalar is called 'learning_rat'; there are rate", ReplayContractError);
 }
 
 TEST_CASE_TEMPLATE("many uploads in a row each take effect", Space, ENCORE_TEST_SPACES) {

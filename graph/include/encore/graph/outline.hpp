@@ -66,12 +66,16 @@ struct Segment {
   std::int32_t microbatch = -1;  ///< -1: belongs to the whole step
   std::vector<BufferId> reads;
   std::vector<BufferId> writes;
+  /// Why no recording may hold it, such as "waits for the host"; empty: it may be captured.
+  std::string eager_because = {};
 };
 
 /// A program without its code: buffers, and segments in the order in which they run. Plans, policies and
 /// dumps need no more than this, so they touch no device.
 class Outline {
  public:
+  Outline();
+
   /// Throws InternalError when the name is taken, a dimension is negative, or a part sticks out of its whole
   /// (which may not be a part itself, nor an activation).
   BufferId add_buffer(Buffer buffer);
@@ -83,7 +87,8 @@ class Outline {
   const std::vector<Segment>& segments() const { return segments_; }
   std::optional<BufferId> find_buffer(std::string_view name) const;
 
-  /// Changes when a buffer or segment is added, removed, renamed, reordered, retyped or reshaped.
+  /// Differs between outlines of which one has other buffers or segments, or in another order, or with other
+  /// names, types or shapes. Costs nothing: a replay asks for it each time.
   std::uint64_t signature() const;
 
  private:
@@ -91,6 +96,8 @@ class Outline {
   std::vector<Segment> segments_;
   std::unordered_map<std::string, BufferId> buffer_names_;
   std::unordered_map<std::string, std::size_t> segment_names_;
+  std::uint64_t buffers_signature_;
+  std::uint64_t segments_signature_;
 };
 
 }  // namespace encore::graph

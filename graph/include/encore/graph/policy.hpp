@@ -21,6 +21,8 @@ struct CapturePolicy {
   std::set<Module> modules;  ///< for `layer`; empty: whole layers
   OptimizerCapture optimizer = OptimizerCapture::separate;
   std::int64_t warmup_steps = 3;  ///< steps that run eagerly before anything is recorded
+  /// Whether a broken replay contract makes the executor record what changed anew, instead of throwing.
+  bool recapture = false;
 };
 
 /// A stretch of segments [first, end) that is recorded as one graph, or run eagerly.
@@ -31,7 +33,8 @@ struct Run {
   bool captured;
 };
 
-/// Cuts the program into runs that cover all segments in order. Throws ConfigurationError for a module list
+/// Cuts the program into runs of different names that cover all segments in order. A segment that says why it has to
+/// be eager is in no captured run. Throws ConfigurationError for a module list
 /// with a scope other than `layer`, and for `joined` without `full_iteration`.
 std::vector<Run> cut(const Outline& outline, const CapturePolicy& policy);
 

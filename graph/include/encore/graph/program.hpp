@@ -13,12 +13,16 @@
 
 namespace encore::graph {
 
+/// Throws ReplayContractError that names the buffer and every way in which what is bound to it does not fit.
+void require_match(const Buffer& buffer, backend::DataType type, const std::vector<std::int64_t>& extents,
+                   bool contiguous);
+
 /// The address of every buffer of a program. Owns nothing.
 class Bindings {
  public:
   explicit Bindings(const Outline& outline) : addresses_(outline.buffers().size(), nullptr) {}
 
-  void bind(BufferId id, std::byte* address) { addresses_[static_cast<std::size_t>(id)] = address; }
+  void bind(BufferId id, std::byte* address) { addresses_.at(static_cast<std::size_t>(id)) = address; }
   /// Binds the activations to their places in an arena of the plan's size.
   void bind_arena(const MemoryPlan& plan, std::byte* arena) {
     for (const PlannedActivation& activation : plan.activations)
@@ -30,7 +34,23 @@ class Bindings {
       if (const auto& part = outline.buffers()[index].part)
         addresses_[index] = address(part->whole) + part->offset_bytes;
   }
+  /// Binds a contiguous view. Throws ReplayContractError unless its type and extents are the buffer's own: one that
+  /// could be converted or broadcast would be read as something else.
+  template <class View>
+  void bind_view(const Outline& outline, BufferId id, const View& view) {
+    const Buffer& buffer = outline.buffer(id);
+    std::vector<std::int64_t> extents;
+    for (std::size_t i = 0; i < View::rank(); ++i)
+      extents.push_back(static_cast<std::int64_t>(view.extent(i)));
+    require_match(buffer, backend::data_type_of<typename View::value_type>, extents,
+                  view.span_is_contiguous());
+    bind(id, reinterpret_cast<std::byte*>(view.data()));
+  }
   std::byte* address(BufferId id) const { return addresses_[static_cast<std::size_t>(id)]; }
+  std::vector<const std::byte*> addresses() const { return {addresses_.begin(), addresses_.end()}; }
+  bool are(const std::vector<const std::byte*>& addresses) const {
+    return std::equal(addresses_.begin(), addresses_.end(), addresses.begin(), addresses.end());
+  }
   friend bool operator==(const Bindings&, const Bindings&) = default;
 
  private:
@@ -49,12 +69,19 @@ class Execution {
   backend::Device<Space>& device() const { return *device_; }
   backend::Stream<Space>& stream() const { return device_->stream(); }
   const Segment& segment() const { return *segment_; }
+  const Outline& outline() const { return *outline_; }
 
   /// `T const` for reading, `T` for writing.
   template <class T>
   T* pointer(BufferId id) const {
     check(id, backend::data_type_of<T>, !std::is_const_v<T>);
     return reinterpret_cast<T*>(bindings_->address(id));
+  }
+
+  /// For reading, whatever the type.
+  const std::byte* bytes(BufferId id) const {
+    check(id, outline_->buffer(id).type, false);
+    return bindings_->address(id);
   }
 
   /// All elements in one row.
@@ -112,6 +139,8 @@ class Program {
     outline_.add_segment(std::move(segment));
     bodies_.push_back(std::move(body));
   }
+
+  const Body& body(std::size_t index) const { return bodies_[index]; }
 
   void run_segment(std::size_t index, backend::Device<Space>& device, const Bindings& bindings) const {
     Execution<Space> execution(device, outline_, bindings, outline_.segments()[index]);

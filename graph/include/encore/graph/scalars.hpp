@@ -6,6 +6,8 @@
 #include <encore/backend/stream.hpp>
 
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,9 +19,12 @@ namespace encore::graph {
 template <class Space>
 class Scalars {
  public:
-  Scalars(backend::Stream<Space>& stream, std::vector<std::string> names);
+  /// `fixed`: names that someone may take for scalars, and why a recording cannot re-read them.
+  Scalars(backend::Stream<Space>& stream, std::vector<std::string> names,
+          std::map<std::string, std::string, std::less<>> fixed = {});
 
-  /// Takes effect with the next upload. Throws ConfigurationError naming the known scalars for another name.
+  /// Takes effect with the next upload. Throws ReplayContractError for another name, with the known ones, and for one
+  /// that is fixed, with the reason.
   void set(std::string_view name, double value);
   double get(std::string_view name) const;
   /// Device address, fixed for the object's life.
@@ -36,6 +41,7 @@ class Scalars {
   std::size_t index(std::string_view name) const;
 
   std::vector<std::string> names_;
+  std::map<std::string, std::string, std::less<>> fixed_;
   std::vector<double> values_;
   backend::Allocation<Space> device_;
   backend::StagingAllocation<Space> staging_;

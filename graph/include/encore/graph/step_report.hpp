@@ -17,6 +17,7 @@ struct StepReport {
   std::size_t host_syncs = 0;      ///< waits for the device inside the step
   std::size_t host_copies = 0;     ///< copies from or to the host inside the step
   std::size_t fallbacks = 0;       ///< runs that the policy captures but that ran eagerly, after warm-up
+  std::size_t captures = 0;        ///< graphs recorded in this step
   double capture_seconds = 0;      ///< recording and instantiating, in the step that captured
 };
 
