@@ -86,6 +86,17 @@ void check_graph(const GraphConfiguration& graph) {
     refuse("graph.optimizer = separate needs graph.impl = layer or full_iteration, not none");
 }
 
+void check_buckets(const Configuration& configuration) {
+  const GraphConfiguration& graph = configuration.graph;
+  if (graph.buckets.empty()) return;
+  if (graph.buckets.back() > configuration.train.seq)
+    refuse(fmt::format("graph.buckets = {} must not exceed train.seq = {}", graph.buckets.back(),
+                       configuration.train.seq));
+  if (std::ssize(graph.buckets) > graph.recordings)
+    refuse(fmt::format("graph.buckets has {} lengths and graph.recordings = {} allows fewer",
+                       graph.buckets.size(), graph.recordings));
+}
+
 }  // namespace
 
 std::int64_t parameter_count(const ModelConfiguration& model) {
@@ -135,6 +146,7 @@ void check(const Configuration& configuration) {
   check_ranges(configuration, {});
   check_train(configuration);
   check_graph(configuration.graph);
+  check_buckets(configuration);
 }
 
 }  // namespace encore::model

@@ -19,5 +19,6 @@ std::string_view name_of(BackendKind value) noexcept { return name(value); }
 std::string_view name_of(GraphImplementation value) noexcept { return name(value); }
 std::string_view name_of(GraphModule value) noexcept { return name(value); }
 std::string_view name_of(OptimizerPlacement value) noexcept { return name(value); }
+std::string_view name_of(AboveLargest value) noexcept { return name(value); }
 
 }  // namespace encore::model

@@ -33,6 +33,8 @@ inline constexpr std::array<std::string_view, 6> names_of<GraphModule> = {
 template <>
 inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = {"separate", "joined",
                                                                                  "eager"};
+template <>
+inline constexpr std::array<std::string_view, 2> names_of<AboveLargest> = {"eager", "refuse"};
 
 inline constexpr std::array<std::string_view, 2> families = {"gpt2", "llama"};
 inline constexpr std::array<std::string_view, 5> families_to_come = {"qwen3", "qwen3_moe", "mixtral",

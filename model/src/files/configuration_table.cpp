@@ -106,6 +106,20 @@ Key graph_modules_key() {
               }};
 }
 
+Key graph_buckets_key() {
+  return {.name = "graph.buckets",
+          .kind = KeyKind::wholes,
+          .range = {.minimum = 1, .maximum = 1 << 24},
+          .fallback = "none: each length is recorded as it comes",
+          .help = "sequence lengths that are recorded; a shorter sequence is padded to the next of them",
+          .assign =
+              [](Configuration& configuration, const Value& value) {
+                configuration.graph.buckets = std::get<std::vector<std::int64_t>>(value);
+                std::ranges::sort(configuration.graph.buckets);
+              },
+          .read = [](const Configuration& configuration) { return Value(configuration.graph.buckets); }};
+}
+
 constexpr Range from(double minimum, double maximum) { return {.minimum = minimum, .maximum = maximum}; }
 constexpr Range below(double minimum, double maximum) {
   return {.minimum = minimum, .maximum = maximum, .maximum_excluded = true};
@@ -220,6 +234,14 @@ auto other_keys() {
       truth<graph, &Graph::recapture>(
           "graph.recapture", "false",
           "record anew, instead of an error, when a replay would not fit any more"),
+      graph_buckets_key(),
+      named<graph, &Graph::above_largest>("graph.above_largest", "eager",
+                                          "what happens to a sequence longer than the largest bucket"),
+      whole<graph, &Graph::recordings>("graph.recordings", from(1, 4096), "8",
+                                       "most lengths that are recorded; others run eagerly"),
+      truth<graph, &Graph::checksums>(
+          "graph.checksums", "false",
+          "keep checksums at the boundary of every segment, so that the first bad one of a step is known"),
       whole<parallel, &Parallel::data>("parallel.data", one_device, "1", "data-parallel ranks"),
       whole<parallel, &Parallel::tensor>("parallel.tensor", one_device, "1", "tensor-parallel ranks"),
       whole<parallel, &Parallel::expert>("parallel.expert", one_device, "1", "expert-parallel ranks"),

@@ -14,10 +14,12 @@
 namespace encore::model {
 
 /// A checked value: `truth` holds a bool, `whole` and `bytes` an integer, `real` a double, `choice` a string,
-/// `choices` a list.
-using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>>;
+/// `choices` a list
+/// of them, `wholes` a list of integers.
+using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
+                           std::vector<std::int64_t>>;
 
-enum class KeyKind { truth, whole, bytes, real, choice, choices };
+enum class KeyKind { truth, whole, bytes, real, choice, choices, wholes };
 
 struct Range {
   double minimum = 0;

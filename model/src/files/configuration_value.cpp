@@ -90,6 +90,16 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
+std::optional<Value> numbers(std::string_view text) {
+  std::vector<std::int64_t> list;
+  for (const std::string& part : split(text)) {
+    const auto value = number<std::int64_t>(part);
+    if (!value) return std::nullopt;
+    list.push_back(*value);
+  }
+  return list;
+}
+
 /// The text as a value of the key's type; none if it is not of that type.
 std::optional<Value> typed(const Key& key, std::string_view text) {
   switch (key.kind) {
@@ -102,6 +112,7 @@ std::optional<Value> typed(const Key& key, std::string_view text) {
     case KeyKind::real: return number<double>(text);
     case KeyKind::choice: return std::string(text);
     case KeyKind::choices: return split(text);
+    case KeyKind::wholes: return numbers(text);
   }
   return std::nullopt;
 }
@@ -132,6 +143,15 @@ std::optional<Value> typed(const Key& key, const nlohmann::json& json) {
       if (json.is_array() && std::ranges::all_of(json, is_text)) return json.get<std::vector<std::string>>();
       return std::nullopt;
     }
+    case KeyKind::wholes: {
+      if (json.is_string()) return numbers(json.get_ref<const std::string&>());
+      const auto fits = [](const nlohmann::json& item) {
+        return item.is_number_integer() &&
+               !(item.is_number_unsigned() && item.get<std::uint64_t>() > std::uint64_t{INT64_MAX});
+      };
+      if (json.is_array() && std::ranges::all_of(json, fits)) return json.get<std::vector<std::int64_t>>();
+      return std::nullopt;
+    }
   }
   return std::nullopt;
 }
@@ -157,6 +177,9 @@ std::string allowed_values(const Key& key) {
     case KeyKind::choice: return fmt::format("one of {}", fmt::join(key.options, ", "));
     case KeyKind::choices:
       return fmt::format("a list of {}, each at most once", fmt::join(key.options, ", "));
+    case KeyKind::wholes:
+      return fmt::format("a list of whole numbers from {:.0f} to {:.0f}, each at most once", range.minimum,
+                         range.maximum);
   }
   return {};
 }
@@ -168,6 +191,9 @@ std::string value_text(const Value& value) {
     std::string operator()(double real) const { return fmt::format("{}", real); }
     std::string operator()(const std::string& text) const { return text; }
     std::string operator()(const std::vector<std::string>& list) const {
+      return fmt::format("{}", fmt::join(list, ","));
+    }
+    std::string operator()(const std::vector<std::int64_t>& list) const {
       return fmt::format("{}", fmt::join(list, ","));
     }
   };
@@ -193,6 +219,16 @@ void check_value(const Key& key, const Value& value, std::string_view source) {
         check_option(key, name, source);
         if (std::ranges::count(names, name) > 1) refuse(key, in_quotes(value_text(value)), source);
       }
+      return;
+    }
+    case KeyKind::wholes: {
+      std::vector<std::int64_t> list = std::get<std::vector<std::int64_t>>(value);
+      std::ranges::sort(list);
+      const bool twice = std::ranges::adjacent_find(list) != list.end();
+      const auto fits = [&](std::int64_t number) {
+        return in_range(key.range, static_cast<long double>(number));
+      };
+      if (twice || !std::ranges::all_of(list, fits)) refuse(key, in_quotes(value_text(value)), source);
       return;
     }
   }

@@ -28,6 +28,8 @@ enum class OptimizerPlacement {
   joined,    ///< part of the full iteration's run
   eager      ///< never recorded
 };
+/// What a sequence longer than the largest recorded length gets.
+enum class AboveLargest { eager, refuse };
 
 /// The name that configuration files use.
 std::string_view name_of(Normalization value) noexcept;
@@ -38,6 +40,7 @@ std::string_view name_of(BackendKind value) noexcept;
 std::string_view name_of(GraphImplementation value) noexcept;
 std::string_view name_of(GraphModule value) noexcept;
 std::string_view name_of(OptimizerPlacement value) noexcept;
+std::string_view name_of(AboveLargest value) noexcept;
 
 // What the numbers mean, their ranges and their defaults stand in one table: `configuration_keys()` in
 // configuration_sources.hpp. The initial values here are those defaults, where a default depends on nothing
@@ -100,9 +103,13 @@ struct GraphConfiguration {
       modules;  ///< for `layer`; empty: whole layers. Each once, in the order of the enumeration
   OptimizerPlacement optimizer = OptimizerPlacement::joined;
   std::int64_t warmup_steps = 3;
-  std::int64_t validate_every = 0;  ///< steps; 0: never
-  std::int64_t memory_limit = 0;    ///< bytes; 0: none
-  bool recapture = false;           ///< instead of an error where the replay contract is broken
+  std::int64_t validate_every = 0;    ///< steps; 0: never
+  std::int64_t memory_limit = 0;      ///< bytes; 0: none
+  bool recapture = false;             ///< instead of an error where the replay contract is broken
+  std::vector<std::int64_t> buckets;  ///< sequence lengths, rising; empty: each length as it comes
+  AboveLargest above_largest = AboveLargest::eager;
+  std::int64_t recordings = 8;  ///< most lengths that are recorded
+  bool checksums = false;       ///< at the boundary of every segment
 
   friend bool operator==(const GraphConfiguration&, const GraphConfiguration&) = default;
 };
