@@ -218,6 +218,14 @@ StepReport Executor<Space>::replay() {
 }
 
 template <class Space>
+std::size_t Executor<Space>::prepare() {
+  check_contract();
+  StepReport report;
+  if (policy_.scope != CaptureScope::none && refusal_.empty() && !complete()) capture(report);
+  return report.captures;
+}
+
+template <class Space>
 void Executor<Space>::rebind(BufferId id, std::byte* address) {
   bindings_.bind(id, address);
   const auto& buffers = program_->outline().buffers();

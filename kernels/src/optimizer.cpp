@@ -61,6 +61,7 @@ enum Factor {
   step_size,
   inverse_root_bias2,
   epsilon_factor,
+  skip_factor,  ///< not 0: nothing is updated
   factor_count
 };
 
@@ -92,6 +93,8 @@ struct AdamwPrepare {
     factors[step_size] = static_cast<A>(rate / (1 - Kokkos::pow(beta1, step)));
     factors[inverse_root_bias2] = static_cast<A>(1 / Kokkos::sqrt(1 - Kokkos::pow(beta2, step)));
     factors[epsilon_factor] = static_cast<A>(*scalars.epsilon);
+    const double skip_above = *scalars.skip_above;
+    factors[skip_factor] = static_cast<A>(skip_above > 0 && !(norm <= skip_above));
   }
 };
 
@@ -108,6 +111,7 @@ struct Adamw {
   std::int64_t size, decayed;
 
   KOKKOS_FUNCTION void operator()(std::int64_t item) const {
+    if (factors[skip_factor] != A(0)) return;
     if constexpr (Width > 1) {
       if ((item + 1) * Width <= size) return update_packet(item);
       for (std::int64_t e = item * Width; e < size; ++e) update_element(e);
@@ -197,13 +201,13 @@ void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, 
       impl::rows_of(partials) > 0 && impl::is_vector(factors, factor_count),
       "adamw_prepare: partials must not be empty and factors have adamw_factor_count() elements");
   using backend::read;
-  launch(
-      stream, "optimizer/prepare",
-      {read(partials), read(scalars.learning_rate, 1), read(scalars.weight_decay, 1), read(scalars.beta1, 1),
-       read(scalars.beta2, 1), read(scalars.epsilon, 1), read(scalars.clip, 1), read(scalars.step, 1),
-       read(scalars.gradient_scale, 1), backend::write(gradient_norm, 1), backend::write(factors)},
-      backend::Teams<256>{1},
-      AdamwPrepare<A>{partials.data(), impl::rows_of(partials), scalars, gradient_norm, factors.data()});
+  launch(stream, "optimizer/prepare",
+         {read(partials), read(scalars.learning_rate, 1), read(scalars.weight_decay, 1),
+          read(scalars.beta1, 1), read(scalars.beta2, 1), read(scalars.epsilon, 1), read(scalars.clip, 1),
+          read(scalars.step, 1), read(scalars.gradient_scale, 1), read(scalars.skip_above, 1),
+          backend::write(gradient_norm, 1), backend::write(factors)},
+         backend::Teams<256>{1},
+         AdamwPrepare<A>{partials.data(), impl::rows_of(partials), scalars, gradient_norm, factors.data()});
 }
 
 template <class Space, class T, class G, class S>

@@ -16,16 +16,16 @@ namespace {
 
 struct Settings {
   double learning_rate = 0.01, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 0,
-         step = 1, gradient_scale = 1;
+         step = 1, gradient_scale = 1, skip_above = 0;
 };
 
 template <class Space>
 kernels::AdamwScalars scalars_of(KernelRun<Space>& run, const Settings& s) {
-  const double* d =
-      run.template input<double>(std::vector<double>{s.learning_rate, s.weight_decay, s.beta1, s.beta2,
-                                                     s.epsilon, s.clip, s.step, s.gradient_scale})
-          .data();
-  return {d, d + 1, d + 2, d + 3, d + 4, d + 5, d + 6, d + 7};
+  const double* d = run.template input<double>(std::vector<double>{s.learning_rate, s.weight_decay, s.beta1,
+                                                                   s.beta2, s.epsilon, s.clip, s.step,
+                                                                   s.gradient_scale, s.skip_above})
+                        .data();
+  return {d, d + 1, d + 2, d + 3, d + 4, d + 5, d + 6, d + 7, d + 8};
 }
 
 /// torch.optim.AdamW (single tensor) after torch.nn.utils.clip_grad_norm_, in float64.
@@ -234,6 +234,36 @@ TEST_CASE("a norm that is not finite is reported, and poisons the weights instea
       });
       CHECK(!std::isfinite(run.values(norm)[0]));
       CHECK(std::isnan(run.values(weights)[42]));
+    }
+  });
+}
+
+TEST_CASE("a norm above the limit, or one that is not finite, leaves weights and moments as they are") {
+  for_each_space([]<class Space>(Types<Space>) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const double gradient : {0.0, 0.1, 0.25, 0.3, infinity, std::numeric_limits<double>::quiet_NaN()}) {
+      CAPTURE(gradient);
+      const std::vector<double> ones(100, 1.0);
+      KernelRun<Space> run;
+      const auto gradients = run.template input<float>(std::vector<double>(100, gradient));
+      const auto weights = run.template in_out<float>(ones), first = run.template in_out<float>(ones),
+                 second = run.template in_out<float>(ones);
+      const auto partials = run.template output<double>(kernels::squared_norm_partial_count());
+      const auto norm = run.template output<double>(1);
+      const auto factors = run.template output<float>(kernels::adamw_factor_count());
+      const double limit = 2.5;  // Exactly the norm of 100 times 0.25: at the limit a step still counts.
+      const auto scalars = scalars_of(run, {.clip = 1, .skip_above = limit});
+      run.execute([&] {
+        kernels::squared_norm_partials<Space, float>(run.stream(), gradients, partials);
+        kernels::adamw_prepare<Space, float>(run.stream(), partials, scalars, norm.data(), factors);
+        kernels::adamw<Space, float, float, float>(run.stream(), gradients, factors, weights, {}, first,
+                                                   second, 100);
+      });
+      const bool skips = !(run.values(norm)[0] <= limit);
+      CHECK(skips == !(gradient <= 0.25));
+      CHECK((run.values(weights) == ones) == skips);
+      CHECK((run.values(first) == ones) == skips);
+      CHECK((run.values(second) == ones) == skips);
     }
   });
 }

@@ -199,6 +199,10 @@ auto train_keys() {
       real<train, &Train::epsilon>("train.epsilon", above(0, 1), "1e-08", "added to AdamW's denominator"),
       real<train, &Train::clip>("train.clip", from(0, 1e30), "1",
                                 "largest norm of the whole gradient; 0: any"),
+      real<train, &Train::skip_above>(
+          "train.skip_above", from(0, 1e30), "0",
+          "norm of the gradient above which, or if it is not finite, a step updates "
+          "nothing; 0: never"),
       named<train, &Train::precision>("train.precision", "fp32", "type of weights and activations"),
       named<train, &Train::gradient_type>("train.gradient_type", "train.precision", "type of gradients"),
       named<train, &Train::optimizer_state>("train.optimizer_state", "fp32", "type of AdamW's moments"),

@@ -7,8 +7,8 @@ namespace encore::model {
 
 const std::vector<std::string>& step_scalar_names() {
   static const std::vector<std::string> names{
-      "learning_rate", "weight_decay", "beta1",          "beta2",   "epsilon",
-      "clip",          "step",         "gradient_scale", "dropout", "attention_dropout"};
+      "learning_rate", "weight_decay",   "beta1",      "beta2",   "epsilon",          "clip",
+      "step",          "gradient_scale", "skip_above", "dropout", "attention_dropout"};
   return names;
 }
 
@@ -55,10 +55,10 @@ void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape
         const auto scalar = [&](std::size_t index) {
           return x.template pointer<const double>(scalars[index]);
         };
-        kernels::adamw_prepare<Space, A>(
-            x.stream(), x.template vector<const double>(partials),
-            {scalar(0), scalar(1), scalar(2), scalar(3), scalar(4), scalar(5), scalar(6), scalar(7)},
-            x.template pointer<double>(norm), x.template vector<A>(factors));
+        kernels::adamw_prepare<Space, A>(x.stream(), x.template vector<const double>(partials),
+                                         {scalar(0), scalar(1), scalar(2), scalar(3), scalar(4), scalar(5),
+                                          scalar(6), scalar(7), scalar(8)},
+                                         x.template pointer<double>(norm), x.template vector<A>(factors));
       });
 
   const OptimizerBuffers b{step.parameters,

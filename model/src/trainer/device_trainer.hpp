@@ -2,10 +2,10 @@
 #pragma once
 
 #include <encore/backend/event.hpp>
-#include <encore/graph/executor.hpp>
 #include <encore/graph/scalars.hpp>
-#include <encore/model/step_program.hpp>
 #include <encore/model/trainer.hpp>
+
+#include "shaped_step.hpp"
 
 namespace encore::model {
 
@@ -22,9 +22,16 @@ class DeviceTrainer final : public Trainer {
   const Configuration& configuration() const override { return configuration_; }
   const ParameterLayout& layout() const override { return layout_; }
   void set_batch(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) override;
-  StepResult step(double learning_rate) override { return run_step(learning_rate, false); }
+  void set_batch(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
+                 const BatchShape& shape) override;
+  StepResult step(double learning_rate) override;
   StepResult step_eagerly(double learning_rate) override { return run_step(learning_rate, true); }
   std::int64_t steps_done() const override { return steps_done_; }
+  void set_scalar(std::string_view name, double value) override;
+  void recapture() override;
+  void reset_graphs() override;
+  std::string first_bad_boundary() override;
+  const LengthStatistics& length_statistics() const override { return lengths_; }
   double evaluate(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) override;
   std::vector<float> logits() override;
   std::optional<backend::DataType> type_of(ParameterArray array) const override;
@@ -33,25 +40,43 @@ class DeviceTrainer final : public Trainer {
   void set_weights(const ParameterSlice& slice, std::span<const float> values) override;
   std::vector<RandomPosition> random_positions() override;
   void restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) override;
-  const graph::Outline& outline() const override { return training_.program.outline(); }
-  const graph::MemoryPlan& memory_plan() const override { return plan_; }
-  const std::vector<graph::Run>& runs() const override { return executor_->runs(); }
-  const std::string& refusal() const override { return executor_->refusal(); }
+  const graph::Outline& outline() const override { return main_->outline(); }
+  const graph::MemoryPlan& memory_plan() const override { return main_->plan; }
+  const std::vector<graph::Run>& runs() const override { return main_->executor->runs(); }
+  const std::string& refusal() const override { return current_->executor->refusal(); }
   std::string device_description() const override { return backend::describe_device<Space>(); }
   std::string blas_description() const override { return device_.blas().description(); }
 
  private:
+  using Shaped = ShapedStep<Space>;
   /// A forward-only program over the same parameters, made when it is first asked for.
   struct Evaluation;
+  /// All named buffers of a moment, on the host.
+  struct Snapshot;
 
   static constexpr std::size_t batch_slots = 4;
   static constexpr std::size_t metrics = 3;  ///< loss, label_count, gradient_norm
 
+  void prepare_shapes();
   void check_memory() const;
   void allocate();
-  graph::Bindings bind();
+  graph::Bindings bind(const Shaped& shaped) const;
+  void make_executor(Shaped& shaped, bool captures);
   void initialize_weights();
+  void set_initial_scalars();
   StepResult run_step(double learning_rate, bool eagerly);
+  StepResult validated_step(double learning_rate);
+
+  void require_shape(const BatchShape& shape) const;
+  Shaped& choose(const BatchShape& shape);
+  Shaped& exact(const BatchShape& shape, bool records);
+  Shaped* find_recorded(const BatchShape& shape) const;
+
+  Snapshot take_snapshot(const Shaped& shaped) const;
+  void write_snapshot(const Shaped& shaped, const Snapshot& snapshot);
+  std::string difference(const Shaped& shaped, const Snapshot& replay, const Snapshot& eager) const;
+  std::vector<kernels::Checksum> checksums_of_last_step(const Shaped& shaped) const;
+
   void check_tokens(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                     std::size_t expected) const;
   std::byte* address(ParameterArray array) const;
@@ -60,20 +85,27 @@ class DeviceTrainer final : public Trainer {
   Configuration configuration_;
   ParameterLayout layout_;
   mutable backend::Device<Space> device_;
-  StepProgram<Space> training_;
-  graph::MemoryPlan plan_;
+  std::vector<std::unique_ptr<Shaped>>
+      recorded_;                     ///< shapes that are, or may be, captured; the main one first
+  std::unique_ptr<Shaped> passing_;  ///< the last shape that runs eagerly
+  Shaped* main_ = nullptr;           ///< of the configuration's own shape
+  Shaped* current_ = nullptr;        ///< of the batch that was set last
+  std::string eager_reason_;         ///< why the batch that was set last is not captured
+  BatchShape batch_shape_{};         ///< of that batch, before padding
+  std::size_t arena_bytes_ = 0;      ///< of the largest plan
   graph::Scalars<Space> scalars_;
 
   backend::Allocation<Space> parameters_, gradients_, first_moment_, second_moment_, master_;
-  backend::Allocation<Space> rope_, batch_, metrics_, arena_;
+  backend::Allocation<Space> rope_, batch_, metrics_, arena_, ring_, slot_;
   backend::StagingAllocation<Space> batch_staging_, metrics_staging_;
   std::vector<backend::Event<Space>> batch_copied_;
   std::size_t next_batch_slot_ = 0;
   backend::Event<Space> step_begin_, step_end_, metrics_copied_;
 
-  std::unique_ptr<graph::Executor<Space>> executor_;
   std::unique_ptr<Evaluation> evaluation_;
+  LengthStatistics lengths_;
   std::int64_t steps_done_ = 0;
+  std::int64_t steps_here_ = 0;  ///< since this object was made
 };
 
 /// The trainers of one backend.

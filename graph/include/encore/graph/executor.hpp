@@ -40,6 +40,10 @@ class Executor {
   /// Queues one step by replay alone. Throws ReplayContractError when the graphs do not exist (any more).
   StepReport replay();
 
+  /// Records now what the next step would record, and runs nothing. Returns how many graphs were recorded; 0 also
+  /// when the capture was refused.
+  std::size_t prepare();
+
   /// Moves a buffer, and the parts of it, to another address; the next step finds the difference.
   void rebind(BufferId id, std::byte* address);
   const Bindings& bindings() const { return bindings_; }

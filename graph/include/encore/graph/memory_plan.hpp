@@ -39,4 +39,7 @@ MemoryPlan plan_memory(const Outline& outline);
 /// plan was made.
 void audit(const Outline& outline, const MemoryPlan& plan);
 
+/// The activations that are still whole at the end of a step: some segment reads them, and nothing later lies on them.
+std::vector<BufferId> activations_left(const Outline& outline, const MemoryPlan& plan);
+
 }  // namespace encore::graph

@@ -15,7 +15,8 @@ void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradien
                            Vector<double, Space> partials);
 
 /// Device addresses of what an AdamW step depends on. `clip` 0 leaves gradients unclipped; `step` counts from
-/// 1; gradients count `gradient_scale` times (1 / microbatches, 1 / loss scale).
+/// 1; gradients count `gradient_scale` times (1 / microbatches, 1 / loss scale). A norm above `skip_above`, or one
+/// that is not finite, leaves weights and moments as they are; 0: no norm does. The decision is the device's.
 struct AdamwScalars {
   const double* learning_rate;
   const double* weight_decay;
@@ -25,6 +26,7 @@ struct AdamwScalars {
   const double* clip;
   const double* step;
   const double* gradient_scale;
+  const double* skip_above;
 };
 
 /// Length of the factors that adamw_prepare hands to adamw.
@@ -32,7 +34,7 @@ std::int64_t adamw_factor_count();
 
 /// *gradient_norm = gradient_scale * sqrt(sum of partials), and the factors of the step, among them clipping
 /// by min(1, clip / (norm + 1e-6)) as torch.nn.utils.clip_grad_norm_ does. A norm that is not finite is
-/// reported as it is, and the step is not skipped: the weights become NaN, as with torch.
+/// reported as it is; unless steps are skipped the weights become NaN, as with torch.
 /// partials [any number > 0]; factors [adamw_factor_count()], A = Accumulator of the weight type.
 template <class Space, class A>
 void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, AdamwScalars scalars,

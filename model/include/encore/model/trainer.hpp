@@ -14,12 +14,22 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace encore::model {
 
 /// The arrays that have the shape of the parameters.
 enum class ParameterArray { weights, gradients, first_moment, second_moment, master };
+
+/// The extents of a batch.
+struct BatchShape {
+  std::int64_t microbatches;
+  std::int64_t sequences;  ///< in a microbatch
+  std::int64_t tokens;     ///< in a sequence
+  std::int64_t elements() const { return microbatches * sequences * tokens; }
+  friend bool operator==(const BatchShape&, const BatchShape&) = default;
+};
 
 struct StepResult {
   std::int64_t step;           ///< 1 for the first
@@ -28,6 +38,30 @@ struct StepResult {
   double milliseconds;         ///< from queueing the step until its numbers were on the host
   double device_milliseconds;  ///< between the step's start and end on the device
   graph::StepReport report;
+  bool skipped = false;              ///< train.skip_above left the update out
+  std::int64_t tokens = 0;           ///< of the batch
+  std::int64_t computed_tokens = 0;  ///< with those that pad it to the recorded length
+  std::string eager_reason =
+      {};                  ///< why this step ran eagerly although graphs were asked for; empty: it did not
+  bool validated = false;  ///< the replay was compared with an eager run of the same step
+};
+
+/// What came of batches of different lengths.
+struct LengthStatistics {
+  std::int64_t steps = 0;
+  std::int64_t replayed = 0;  ///< or recorded
+  std::int64_t tokens = 0;
+  std::int64_t computed_tokens = 0;
+  std::int64_t recorded_lengths = 0;
+
+  /// Share of the steps that were replayed.
+  double coverage() const {
+    return steps == 0 ? 0.0 : static_cast<double>(replayed) / static_cast<double>(steps);
+  }
+  /// Computed for nothing, as a share of the tokens that were needed.
+  double waste() const {
+    return tokens == 0 ? 0.0 : static_cast<double>(computed_tokens) / static_cast<double>(tokens) - 1.0;
+  }
 };
 
 /// Where a named random stream stands.
@@ -50,11 +84,37 @@ class Trainer {
   /// [train.microbatches, train.microbatch, train.seq]; a negative label is ignored. Throws InputFileError
   /// for a token or label outside the vocabulary, InternalError for another size.
   virtual void set_batch(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) = 0;
+  /// The same for a batch of another shape. A shorter sequence is padded to the next length of graph.buckets; without
+  /// buckets each length is recorded as it comes, up to graph.recordings of them. Padding changes no number: its
+  /// labels are ignored, and attention looks back only. Longer sequences run eagerly or are refused, as
+  /// graph.above_largest says. Throws ReplayContractError that lists all that does not fit: other numbers of
+  /// microbatches or sequences than the configuration's (unless graph.recapture is set), or more than train.seq
+  /// tokens.
+  virtual void set_batch(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
+                         const BatchShape& shape) = 0;
 
-  /// Trains one step on the batch that was set last, and waits for its numbers.
+  /// Trains one step on the batch that was set last, and waits for its numbers. Every graph.validate_every-th step
+  /// is replayed, taken back and run eagerly too, and all named buffers are compared: ValidationError names the
+  /// first that differs.
   virtual StepResult step(double learning_rate) = 0;
   /// The same without graphs.
   virtual StepResult step_eagerly(double learning_rate) = 0;
+  /// Changes a number that steps read from device memory, for all steps to come: weight_decay, clip, dropout, ... The
+  /// learning rate is an argument of step(). Throws ReplayContractError for other names, with the known ones, and for
+  /// what is part of the recorded kernels.
+  virtual void set_scalar(std::string_view name, double value) = 0;
+
+  /// Lets the next steps record their graphs anew.
+  virtual void recapture() = 0;
+  /// Drops all graphs and gives their memory back; the next steps record them anew.
+  virtual void reset_graphs() = 0;
+
+  /// With graph.checksums: the first segment of the last step that wrote something infinite or not a number, as a
+  /// clause. Empty when there is none, or without checksums. Waits for the device; runs nothing again.
+  virtual std::string first_bad_boundary() = 0;
+
+  virtual const LengthStatistics& length_statistics() const = 0;
+
   /// Steps done, counting those before a resume.
   virtual std::int64_t steps_done() const = 0;
 

@@ -87,7 +87,8 @@ struct TrainConfiguration {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double clip = 1;  ///< largest norm of the gradient; 0: any
+  double clip = 1;        ///< largest norm of the gradient; 0: any
+  double skip_above = 0;  ///< norm above which a step updates nothing; 0: never
   Precision precision = Precision::fp32;
   Precision gradient_type = Precision::fp32;
   Precision optimizer_state = Precision::fp32;

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device_trainer.hpp"
+
+#include <encore/backend/error.hpp>
+
+namespace encore::model {
+
+template <class Space, class T, class G>
+struct DeviceTrainer<Space, T, G>::Evaluation {
+  StepProgram<Space> step;
+  graph::MemoryPlan plan;
+  backend::Allocation<Space> arena, logits, batch;
+  graph::Bindings bindings;
+  std::unique_ptr<graph::Executor<Space>> executor;
+};
+
+template <class Space, class T, class G>
+auto DeviceTrainer<Space, T, G>::evaluation() -> Evaluation& {
+  if (evaluation_) return *evaluation_;
+  const TrainConfiguration& train = configuration_.train;
+  StepProgram<Space> step = build_step_program<Space, T, G>(device_, configuration_.model, layout_,
+                                                            {1, train.microbatch, train.seq, false});
+  graph::MemoryPlan plan = graph::plan_memory(step.program.outline());
+  graph::Bindings bindings(step.program.outline());
+  evaluation_ = std::make_unique<Evaluation>(
+      Evaluation{std::move(step), std::move(plan), {}, {}, {}, std::move(bindings), nullptr});
+  Evaluation& e = *evaluation_;
+  const graph::Outline& outline = e.step.program.outline();
+  e.arena = backend::Allocation<Space>("evaluation arena", e.plan.arena_bytes);
+  e.logits = backend::Allocation<Space>("logits", outline.buffer(e.step.logits.at(0)).bytes());
+  e.batch = backend::Allocation<Space>("evaluation batch",
+                                       2 * outline.buffer(e.step.ids).bytes() + 2 * sizeof(double));
+  const std::size_t tokens_bytes = outline.buffer(e.step.ids).bytes();
+  e.bindings.bind(e.step.parameters, parameters_.data());
+  e.bindings.bind(e.step.ids, e.batch.data());
+  e.bindings.bind(e.step.labels, e.batch.data() + tokens_bytes);
+  e.bindings.bind(e.step.loss, e.batch.data() + 2 * tokens_bytes);
+  e.bindings.bind(e.step.label_count, e.batch.data() + 2 * tokens_bytes + sizeof(double));
+  e.bindings.bind(e.step.scalars, scalars_.device_data());
+  e.bindings.bind(e.step.rope_cosine, rope_.data());
+  e.bindings.bind(e.step.rope_sine, rope_.data() + rope_.bytes() / 2);
+  e.bindings.bind(e.step.logits.at(0), e.logits.data());
+  e.bindings.bind_arena(e.plan, e.arena.data());
+  e.bindings.bind_parts(outline);
+  // A graph of its own: training's graphs, buffers and random positions stay as they are.
+  graph::CapturePolicy policy = policy_of(configuration_.graph);
+  policy.optimizer = graph::OptimizerCapture::eager;
+  policy.warmup_steps = 0;
+  e.executor = std::make_unique<graph::Executor<Space>>(device_, e.step.program, e.bindings, policy);
+  return e;
+}
+
+template <class Space, class T, class G>
+double DeviceTrainer<Space, T, G>::evaluate(std::span<const std::int32_t> ids,
+                                            std::span<const std::int32_t> labels) {
+  Evaluation& e = evaluation();
+  auto& stream = device_.stream();
+  const std::size_t bytes = e.step.program.outline().buffer(e.step.ids).bytes();
+  check_tokens(ids, labels, bytes / sizeof(std::int32_t));
+  stream.copy_to_device(e.batch.data(), ids.data(), bytes, "evaluation ids");
+  stream.copy_to_device(e.batch.data() + bytes, labels.data(), bytes, "evaluation labels");
+  e.executor->step();
+  double loss = 0;
+  stream.copy_to_host(&loss, e.batch.data() + 2 * bytes, sizeof loss, "evaluation loss");
+  stream.synchronize("evaluation");
+  return loss;
+}
+
+template <class Space, class T, class G>
+std::vector<float> DeviceTrainer<Space, T, G>::logits() {
+  Evaluation& e = evaluation();
+  std::vector<std::byte> bytes(e.logits.bytes());
+  device_.stream().copy_to_host(bytes.data(), e.logits.data(), bytes.size(), "logits");
+  device_.stream().synchronize("logits");
+  return to_float(bytes, backend::data_type_of<T>);
+}
+
+}  // namespace encore::model

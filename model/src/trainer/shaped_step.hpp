@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/graph/boundary_checks.hpp>
+#include <encore/graph/executor.hpp>
+#include <encore/graph/memory_plan.hpp>
+#include <encore/model/step_program.hpp>
+#include <encore/model/trainer.hpp>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace encore::model {
+
+inline graph::CapturePolicy policy_of(const GraphConfiguration& configuration) {
+  graph::CapturePolicy policy;
+  policy.scope = static_cast<graph::CaptureScope>(configuration.impl);
+  policy.optimizer = static_cast<graph::OptimizerCapture>(configuration.optimizer);
+  policy.warmup_steps = configuration.warmup_steps;
+  policy.recapture = configuration.recapture;
+  using enum graph::Module;
+  for (const GraphModule module : configuration.modules) switch (module) {
+      case GraphModule::attn: policy.modules.insert(attn); break;
+      case GraphModule::mlp: policy.modules.insert(mlp); break;
+      case GraphModule::moe:
+        policy.modules.insert({moe_router, moe_preprocess, moe_experts, moe_combine});
+        break;
+      case GraphModule::moe_router: policy.modules.insert(moe_router); break;
+      case GraphModule::moe_preprocess: policy.modules.insert(moe_preprocess); break;
+      case GraphModule::mamba: policy.modules.insert(mamba); break;
+    }
+  return policy;
+}
+
+inline StepShape training_shape_of(const TrainConfiguration& train) {
+  return {train.microbatches,
+          train.microbatch,
+          train.seq,
+          true,
+          train.optimizer_state == Precision::bf16 ? backend::DataType::bfloat16 : backend::DataType::float32,
+          train.master_weights};
+}
+
+/// The boundary checks of a step's program.
+struct StepBoundaries {
+  graph::BufferId ring, slot;
+  std::vector<std::string> names;
+};
+
+/// The program of a training step for one shape of batch, its memory plan, and what runs it.
+template <class Space>
+struct ShapedStep {
+  BatchShape shape;
+  StepProgram<Space> step;
+  std::optional<StepBoundaries> boundaries;
+  graph::MemoryPlan plan;
+  std::unique_ptr<graph::Executor<Space>> executor;  ///< made when the shape is first used
+
+  const graph::Outline& outline() const { return step.program.outline(); }
+};
+
+/// Plans and audits; touches no device memory.
+template <class Space, class T, class G>
+std::unique_ptr<ShapedStep<Space>> make_shaped_step(backend::Device<Space>& device,
+                                                    const Configuration& configuration,
+                                                    const ParameterLayout& layout, const BatchShape& shape) {
+  StepShape step_shape = training_shape_of(configuration.train);
+  step_shape.microbatches = shape.microbatches;
+  step_shape.sequences = shape.sequences;
+  step_shape.tokens = shape.tokens;
+  auto shaped = std::make_unique<ShapedStep<Space>>();
+  shaped->shape = shape;
+  shaped->step = build_step_program<Space, T, G>(device, configuration.model, layout, step_shape);
+  if (configuration.graph.checksums) {
+    auto checked = graph::with_boundary_checks(shaped->step.program);
+    shaped->step.program = std::move(checked.program);
+    shaped->boundaries = {checked.ring, checked.slot, std::move(checked.boundaries)};
+  }
+  shaped->plan = graph::plan_memory(shaped->outline());
+  graph::audit(shaped->outline(), shaped->plan);
+  return shaped;
+}
+
+}  // namespace encore::model
