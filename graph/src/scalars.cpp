@@ -24,9 +24,6 @@ template <class Space>
 std::size_t Scalars<Space>::index(std::string_view name) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
-  if (const auto reason = fixed_.find(name); reason != fixed_.end())
-    throw ReplayContractError(std::string(rule_scalar.id) + ": '" + std::string(name) +
-                              "' cannot change between steps: " + reason->second);
   std::string known;
   for (const std::string& each : names_) known += (known.empty() ? "" : ", ") + each;
   throw ReplayContractError(std::string(rule_scalar.id) + ": no scalar is called '" + std::string(name) +
@@ -35,6 +32,9 @@ std::size_t Scalars<Space>::index(std::string_view name) const {
 
 template <class Space>
 void Scalars<Space>::set(std::string_view name, double value) {
+  if (const auto reason = fixed_.find(name); reason != fixed_.end())
+    throw ReplayContractError(std::string(rule_scalar.id) + ": '" + std::string(name) +
+                              "' cannot change between steps: " + reason->second);
   values_[index(name)] = value;
 }
 

@@ -135,8 +135,6 @@ TEST_CASE("the learning rate of each replayed step is that step's own") {
       trainer->set_batch(batch.ids, batch.labels);
       const auto before = state_of(*trainer).bytes;
       trainer->step(rate);
-      const auto& slice = trainer->layout().slices().front();
-      (void)slice;
       return state_of(*trainer).bytes != before;
     };
     CHECK(step(0.01));
