@@ -230,6 +230,8 @@ StepResult DeviceTrainer<Space, T, G>::step(double learning_rate) {
   }
   ++lengths_.steps;
   if (result.report.mode != graph::StepMode::eager) ++lengths_.replayed;
+  lengths_.recorded_lengths = std::ranges::count_if(
+      recorded_, [](const auto& shaped) { return shaped->executor && shaped->executor->graphs() > 0; });
   lengths_.tokens += result.tokens;
   lengths_.computed_tokens += result.computed_tokens;
   return result;
