@@ -3,6 +3,7 @@
 
 #include <encore/backend/event.hpp>
 #include <encore/graph/scalars.hpp>
+#include <encore/graph/snapshot.hpp>
 #include <encore/model/trainer.hpp>
 
 #include "shaped_step.hpp"
@@ -51,8 +52,6 @@ class DeviceTrainer final : public Trainer {
   using Shaped = ShapedStep<Space>;
   /// A forward-only program over the same parameters, made when it is first asked for.
   struct Evaluation;
-  /// All named buffers of a moment, on the host.
-  struct Snapshot;
 
   static constexpr std::size_t batch_slots = 4;
   static constexpr std::size_t metrics = 3;  ///< loss, label_count, gradient_norm
@@ -72,10 +71,8 @@ class DeviceTrainer final : public Trainer {
   Shaped& exact(const BatchShape& shape, bool records);
   Shaped* find_recorded(const BatchShape& shape) const;
 
-  Snapshot take_snapshot(const Shaped& shaped) const;
-  void write_snapshot(const Shaped& shaped, const Snapshot& snapshot);
-  std::string difference(const Shaped& shaped, const Snapshot& replay, const Snapshot& eager) const;
-  std::vector<kernels::Checksum> checksums_of_last_step(const Shaped& shaped) const;
+  graph::Snapshot take_snapshot() const;
+  std::string difference(const graph::Snapshot& replay, const graph::Snapshot& eager) const;
 
   void check_tokens(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                     std::size_t expected) const;

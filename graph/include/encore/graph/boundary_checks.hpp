@@ -11,13 +11,15 @@
 
 namespace encore::graph {
 
+/// Steps that a ring of checksums remembers.
+inline constexpr std::int64_t checksum_slots = 4;
+
 /// A program with a boundary after each of its segments: a checksum of what the segment wrote and others will read,
 /// put into a small ring in device memory. Boundaries belong to the module, phase and layer of their segment, so
 /// they are captured with it, and the first bad one of a step that went wrong is known without running it again.
 template <class Space>
 struct CheckedProgram {
-  /// Steps that the ring remembers.
-  static constexpr std::int64_t slots = 4;
+  static constexpr std::int64_t slots = checksum_slots;
 
   Program<Space> program;
   BufferId ring;  ///< [slots, boundaries, 4] uint64, which are kernels::Checksum; zero at first
