@@ -107,7 +107,7 @@ struct Blas<Space>::Implementation {
       begin.record(stream);
       for (int i = 0; i < repetitions; ++i) run(stream, plan, call);
       end.record(stream);
-      end.wait();
+      end.wait(stream);
       const double milliseconds = Event<Space>::milliseconds(begin, end);
       best = round == 0 ? milliseconds : std::min(best, milliseconds);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <encore/backend/error.hpp>
-#include <encore/backend/event.hpp>
+#include "event_refusal.hpp"
+
 #include <encore/backend/launch_cuda.hpp>
 
 namespace encore::backend {
@@ -16,7 +16,7 @@ struct Event<Kokkos::Cuda>::Native {
 };
 
 template <>
-Event<Kokkos::Cuda>::Event() : native_(std::make_unique<Native>()) {}
+Event<Kokkos::Cuda>::Event(std::string name) : name_(std::move(name)), native_(std::make_unique<Native>()) {}
 template <>
 Event<Kokkos::Cuda>::~Event() = default;
 template <>
@@ -26,14 +26,21 @@ Event<Kokkos::Cuda>& Event<Kokkos::Cuda>::operator=(Event&&) noexcept = default;
 
 template <>
 void Event<Kokkos::Cuda>::record(Stream<Kokkos::Cuda>& stream) {
-  if (stream.mode() == StreamMode::record)
-    throw CaptureError("an event cannot be marked inside a recorded run");
+  impl::refuse_in_recording(stream, *this, "marking event");
   check_cuda(cudaEventRecord(native_->event, stream.execution_space().cuda_stream()), "marking an event");
 }
 
 template <>
-void Event<Kokkos::Cuda>::wait() const {
+void Event<Kokkos::Cuda>::wait(const Stream<Kokkos::Cuda>& stream) const {
+  impl::refuse_in_recording(stream, *this, "waiting for event");
   check_cuda(cudaEventSynchronize(native_->event), "waiting for an event");
+}
+
+template <>
+void Event<Kokkos::Cuda>::hold_back(Stream<Kokkos::Cuda>& stream) const {
+  impl::refuse_in_recording(stream, *this, "holding a stream back until event");
+  check_cuda(cudaStreamWaitEvent(stream.execution_space().cuda_stream(), native_->event, 0),
+             "holding a stream back until an event");
 }
 
 template <>

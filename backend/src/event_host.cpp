@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <encore/backend/error.hpp>
-#include <encore/backend/event.hpp>
+#include "event_refusal.hpp"
 
 #include <chrono>
 
@@ -12,7 +11,7 @@ struct Event<Space>::Native {
 };
 
 template <class Space>
-Event<Space>::Event() : native_(std::make_unique<Native>()) {}
+Event<Space>::Event(std::string name) : name_(std::move(name)), native_(std::make_unique<Native>()) {}
 template <class Space>
 Event<Space>::~Event() = default;
 template <class Space>
@@ -22,13 +21,20 @@ Event<Space>& Event<Space>::operator=(Event&&) noexcept = default;
 
 template <class Space>
 void Event<Space>::record(Stream<Space>& stream) {
-  if (stream.mode() == StreamMode::record)
-    throw CaptureError("an event cannot be marked inside a recorded run");
+  impl::refuse_in_recording(stream, *this, "marking event");
   native_->time = std::chrono::steady_clock::now();
 }
 
 template <class Space>
-void Event<Space>::wait() const {}  // Host kernels have run when their launch returns.
+void Event<Space>::wait(const Stream<Space>& stream) const {
+  impl::refuse_in_recording(stream, *this, "waiting for event");
+  // Host kernels have run when their launch returns.
+}
+
+template <class Space>
+void Event<Space>::hold_back(Stream<Space>& stream) const {
+  impl::refuse_in_recording(stream, *this, "holding a stream back until event");
+}
 
 template <class Space>
 double Event<Space>::milliseconds(const Event& begin, const Event& end) {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "recording_scope.hpp"
+
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
+#include <encore/backend/memory.hpp>
 #include <encore/backend/recorded_graph.hpp>
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -68,18 +72,24 @@ struct RecordedGraph<Kokkos::Cuda>::Recording {
   std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphDeleter> graph;
   std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphExecutableDeleter> executable;
   std::size_t nodes = 0;
+  std::size_t device_bytes = 0;
 };
 
 template <>
 RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::string name,
                                            const std::function<void()>& body)
-    : stream_(&stream), name_(std::move(name)), recording_(std::make_unique<Recording>()) {
+    : stream_(&stream),
+      name_(std::move(name)),
+      resources_(std::make_unique<ResourceUses>(name_)),
+      recording_(std::make_unique<Recording>()) {
   const cudaStream_t native = stream.execution_space().cuda_stream();
   auto start = std::chrono::steady_clock::now();
+  impl::RecordingScope<Kokkos::Cuda> scope(stream, labels_, *resources_);
   {
     const ModeScope<Kokkos::Cuda> prime(stream, StreamMode::prime);
     body();
   }
+  scope.drop_labels();
   {
     const ModeScope<Kokkos::Cuda> record(stream, StreamMode::record);
     CaptureScope capture(native, name_);
@@ -88,6 +98,7 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
   }
   record_seconds_ = seconds_since(start);
 
+  const std::size_t free_before = available_memory<Kokkos::Cuda>();
   start = std::chrono::steady_clock::now();
   check_capture(cudaGraphGetNodes(recording_->graph.get(), nullptr, &recording_->nodes), name_);
   cudaGraphExec_t executable = nullptr;
@@ -95,6 +106,8 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
   recording_->executable.reset(executable);
   check_capture(cudaGraphUpload(executable, native), name_);
   instantiate_seconds_ = seconds_since(start);
+  const std::size_t free_after = available_memory<Kokkos::Cuda>();
+  recording_->device_bytes = free_before - std::min(free_before, free_after);
 }
 
 template <>
@@ -102,10 +115,20 @@ RecordedGraph<Kokkos::Cuda>::~RecordedGraph() = default;
 template <>
 RecordedGraph<Kokkos::Cuda>::RecordedGraph(RecordedGraph&&) noexcept = default;
 template <>
-RecordedGraph<Kokkos::Cuda>& RecordedGraph<Kokkos::Cuda>::operator=(RecordedGraph&&) noexcept = default;
+RecordedGraph<Kokkos::Cuda>& RecordedGraph<Kokkos::Cuda>::operator=(RecordedGraph&& other) noexcept {
+  recording_ = std::move(other.recording_);  // Before the resources that the old one refers to.
+  resources_ = std::move(other.resources_);
+  labels_ = std::move(other.labels_);
+  name_ = std::move(other.name_);
+  stream_ = other.stream_;
+  record_seconds_ = other.record_seconds_;
+  instantiate_seconds_ = other.instantiate_seconds_;
+  return *this;
+}
 
 template <>
 void RecordedGraph<Kokkos::Cuda>::replay() {
+  resources_->check();
   stream_->count_replay();
   check_cuda(cudaGraphLaunch(recording_->executable.get(), stream_->execution_space().cuda_stream()),
              name_.c_str());
@@ -114,6 +137,11 @@ void RecordedGraph<Kokkos::Cuda>::replay() {
 template <>
 std::size_t RecordedGraph<Kokkos::Cuda>::nodes() const {
   return recording_->nodes;
+}
+
+template <>
+std::size_t RecordedGraph<Kokkos::Cuda>::device_bytes() const {
+  return recording_->device_bytes;
 }
 
 }  // namespace encore::backend

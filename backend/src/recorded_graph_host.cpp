@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "recording_scope.hpp"
+
 #include <encore/backend/recorded_graph.hpp>
 
 #include <chrono>
@@ -14,17 +16,25 @@ struct RecordedGraph<Space>::Recording {
 template <class Space>
 RecordedGraph<Space>::RecordedGraph(Stream<Space>& stream, std::string name,
                                     const std::function<void()>& body)
-    : stream_(&stream), name_(std::move(name)), recording_(std::make_unique<Recording>()) {
+    : stream_(&stream),
+      name_(std::move(name)),
+      resources_(std::make_unique<ResourceUses>(name_)),
+      recording_(std::make_unique<Recording>()) {
   const auto start = std::chrono::steady_clock::now();
+  impl::RecordingScope<Space> scope(stream, labels_, *resources_);
   {
     const ModeScope<Space> prime(stream, StreamMode::prime);
     body();
   }
+  scope.drop_labels();
   {
     const ModeScope<Space> record(stream, StreamMode::record, &recording_->tape);
     body();
   }
-  record_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const auto recorded = std::chrono::steady_clock::now();
+  recording_->tape.finish();
+  record_seconds_ = std::chrono::duration<double>(recorded - start).count();
+  instantiate_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - recorded).count();
 }
 
 template <class Space>
@@ -32,10 +42,20 @@ RecordedGraph<Space>::~RecordedGraph() = default;
 template <class Space>
 RecordedGraph<Space>::RecordedGraph(RecordedGraph&&) noexcept = default;
 template <class Space>
-RecordedGraph<Space>& RecordedGraph<Space>::operator=(RecordedGraph&&) noexcept = default;
+RecordedGraph<Space>& RecordedGraph<Space>::operator=(RecordedGraph&& other) noexcept {
+  recording_ = std::move(other.recording_);  // Before the resources that the old one refers to.
+  resources_ = std::move(other.resources_);
+  labels_ = std::move(other.labels_);
+  name_ = std::move(other.name_);
+  stream_ = other.stream_;
+  record_seconds_ = other.record_seconds_;
+  instantiate_seconds_ = other.instantiate_seconds_;
+  return *this;
+}
 
 template <class Space>
 void RecordedGraph<Space>::replay() {
+  resources_->check();
   stream_->count_replay();
   recording_->tape.replay(stream_->threads());
 }
@@ -43,6 +63,11 @@ void RecordedGraph<Space>::replay() {
 template <class Space>
 std::size_t RecordedGraph<Space>::nodes() const {
   return recording_->tape.size();
+}
+
+template <class Space>
+std::size_t RecordedGraph<Space>::device_bytes() const {
+  return recording_->tape.bytes();
 }
 
 ENCORE_IF_SERIAL(template class RecordedGraph<Kokkos::Serial>;)

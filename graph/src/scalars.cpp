@@ -51,7 +51,7 @@ const double* Scalars<Space>::device(std::string_view name) const {
 template <class Space>
 void Scalars<Space>::upload(backend::Stream<Space>& stream) {
   const std::size_t bytes = values_.size() * sizeof(double);
-  copied_[next_slot_].wait();
+  copied_[next_slot_].wait(stream);
   std::byte* slot = staging_.data() + next_slot_ * bytes;
   std::memcpy(slot, values_.data(), bytes);
   stream.copy_to_device(device_.data(), slot, bytes, "scalars");

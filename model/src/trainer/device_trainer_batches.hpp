@@ -177,7 +177,7 @@ void DeviceTrainer<Space, T, G>::set_batch(std::span<const std::int32_t> ids,
   Shaped& chosen = choose(shape);
   const std::size_t half = batch_.bytes() / 2;
   std::byte* slot = batch_staging_.data() + next_batch_slot_ * batch_.bytes();
-  batch_copied_[next_batch_slot_].wait();
+  batch_copied_[next_batch_slot_].wait(device_.stream());
   const std::int64_t length = chosen.shape.tokens;
   impl::copy_padded(ids, shape.tokens, length, 0, reinterpret_cast<std::int32_t*>(slot));
   impl::copy_padded(labels, shape.tokens, length, impl::ignored_label,

@@ -199,7 +199,7 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, bool eager
   step_end_.record(stream);
   stream.copy_to_host(metrics_staging_.data(), metrics_.data(), metrics_.bytes(), "metrics");
   metrics_copied_.record(stream);
-  metrics_copied_.wait();
+  metrics_copied_.wait(stream);
 
   double values[metrics];
   std::memcpy(values, metrics_staging_.data(), sizeof values);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace encore::backend {
 
@@ -16,18 +17,24 @@ class RecordedGraph {
  public:
   /// Calls `body` twice on this thread: once to prime, once to record. No kernel runs, so no buffer changes.
   /// When `body` throws or the driver refuses, the stream is left as it was and the exception is passed on
-  /// (CaptureError for the driver's refusals).
+  /// (CaptureError for the driver's refusals). Resources that the body uses: see RecordedResource.
   RecordedGraph(Stream<Space>& stream, std::string name, const std::function<void()>& body);
   ~RecordedGraph();
   RecordedGraph(RecordedGraph&&) noexcept;
   RecordedGraph& operator=(RecordedGraph&&) noexcept;
 
-  /// Queues all recorded kernels once. Neither allocates nor synchronises. Throws DeviceError.
+  /// Queues all recorded kernels once. Does not synchronise, and allocates in the first few replays on hosts only.
+  /// Throws DeviceError, and CaptureError when the owner of a resource that it uses is gone.
   void replay();
 
   const std::string& name() const { return name_; }
   /// Graph nodes (CUDA) or recorded kernels (hosts).
   std::size_t nodes() const;
+  /// The kernels' labels in the order of recording.
+  const std::vector<std::string>& labels() const { return labels_; }
+  /// Memory of the space that the graph itself takes: what the driver had less of after making it (CUDA, which
+  /// hands it out in large blocks: often 0), or the tape's bytes (hosts).
+  std::size_t device_bytes() const;
   /// Seconds spent recording, and turning the recording into something that can be replayed.
   double record_seconds() const { return record_seconds_; }
   double instantiate_seconds() const { return instantiate_seconds_; }
@@ -36,6 +43,8 @@ class RecordedGraph {
   struct Recording;
   Stream<Space>* stream_;
   std::string name_;
+  std::vector<std::string> labels_;
+  std::unique_ptr<ResourceUses> resources_;  ///< outlives the recording, which refers to the native handles
   std::unique_ptr<Recording> recording_;
   double record_seconds_ = 0;
   double instantiate_seconds_ = 0;

@@ -12,6 +12,8 @@
 
 namespace encore::backend {
 
+class ResourceUses;
+
 /// execute: kernels run. prime: nothing runs, but kernels are loaded and vendor algorithms chosen, so that a
 /// recording is never a process' first use of them. record: kernels are stored for replay and do not run.
 enum class StreamMode { execute, prime, record };
@@ -59,14 +61,18 @@ class Stream {
   /// Until it is called with nullptr, the label of each launch is added to `labels`, in every mode. With prime
   /// mode this tells which kernels a segment has without running one.
   void collect_labels(std::vector<std::string>* labels) { labels_ = labels; }
+  std::vector<std::string>* label_collector() const { return labels_; }
 
-  // For the launch gateway and RecordedGraph.
+  // For the launch gateway, RecordedGraph and RecordedResource.
   void note_launch(const char* label) {
     ++counters_.launches;
     if (labels_ != nullptr) labels_->push_back(label);
   }
   void count_replay() { ++counters_.replays; }
   Tape* tape() const { return tape_; }
+  /// Where a recording notes the resources that its kernels refer to; nullptr outside one.
+  ResourceUses* resource_uses() const { return resource_uses_; }
+  void set_resource_uses(ResourceUses* uses) { resource_uses_ = uses; }
   void set_mode(StreamMode mode, Tape* tape = nullptr) {
     mode_ = mode;
     tape_ = tape;
@@ -81,6 +87,7 @@ class Stream {
   Tape* tape_ = nullptr;
   StreamCounters counters_;
   std::vector<std::string>* labels_ = nullptr;
+  ResourceUses* resource_uses_ = nullptr;
 };
 
 /// Restores the mode when a recording is left, also by an exception.

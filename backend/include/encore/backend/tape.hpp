@@ -1,78 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <encore/backend/access.hpp>
+#include <encore/backend/dependences.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace encore::backend {
 
-/// A recorded list of host kernels. Replaying it opens one parallel region. Every thread has the same share of
-/// every kernel, works on it piece by piece, and then helps the threads that are behind; it waits for the others
-/// only where a kernel touches bytes that an earlier one wrote (or writes bytes that an earlier one read). Who
-/// computes a work item never changes its result.
-class Tape {
- public:
+class TapeReplayer;
+
+/// One kernel of a tape.
+struct TapeOperation {
   /// Runs the functor for the work items [begin, end).
   using Chunk = void (*)(const void* functor, std::int64_t begin, std::int64_t end,
                          std::size_t scratch_bytes);
 
-  Tape() = default;
-  Tape(const Tape&) = delete;
-  Tape& operator=(const Tape&) = delete;
-  Tape(Tape&&) noexcept = default;
-  Tape& operator=(Tape&&) noexcept = default;
+  const char* label;
+  Chunk chunk;
+  const void* functor;
+  std::int64_t size;
+  std::size_t scratch_bytes;
+};
+
+/// A recorded list of host kernels. Replaying it opens at most one parallel region. A thread waits for another one
+/// only where a kernel touches bytes that an earlier one wrote (or writes bytes that an earlier one read): see
+/// TapeReplayer. Who computes a work item never changes its result.
+class Tape {
+ public:
+  using Chunk = TapeOperation::Chunk;
+
+  Tape();
+  ~Tape();
+  Tape(Tape&&) noexcept;
+  Tape& operator=(Tape&&) noexcept;
 
   /// Copies the functor and keeps it until the tape dies. A kernel without accesses depends on all others.
+  /// Not after finish().
   template <class Functor>
   void append(const char* label, Accesses accesses, std::int64_t size, std::size_t scratch_bytes, Chunk chunk,
               const Functor& functor) {
-    static_assert(std::is_trivially_copyable_v<Functor> || std::is_copy_constructible_v<Functor>);
     functors_.push_back(std::make_shared<const Functor>(functor));
-    append_operation(label, accesses, size, scratch_bytes, chunk, functors_.back().get());
+    functor_bytes_ += sizeof(Functor);
+    append_operation({label, chunk, functors_.back().get(), size, scratch_bytes}, accesses);
   }
 
-  /// Runs every kernel once, on `threads` threads of one parallel region (no region when it is 1). Allocates only
-  /// when `threads` is not what it was. Not by two threads at a time.
+  /// Ends the recording. The first replay does it where it has not been done.
+  void finish();
+
+  /// Runs every kernel once, on up to `threads` threads of one parallel region. The first replays on a number of
+  /// threads measure and plan, which allocates; later ones do not. Not by two threads at a time. An exception of
+  /// a kernel is passed on; what the other kernels did by then is undefined.
   void replay(int threads);
 
   std::size_t size() const { return operations_.size(); }
-  /// Barriers inside one replay, without the region's own end.
-  std::size_t barriers() const { return barriers_; }
+  /// Kernels on the longest chain of which each depends on the one before, less one: the barriers that a replay
+  /// of the kernels by dependence level would need.
+  std::size_t barriers() const;
   std::vector<std::string> labels() const;
+  /// Host memory that the tape holds.
+  std::size_t bytes() const;
 
  private:
-  struct Operation {
-    const char* label;
-    Chunk chunk;
-    const void* functor;
-    std::int64_t size;
-    std::size_t scratch_bytes;
-    bool barrier_before;
-  };
+  void append_operation(const TapeOperation& operation, Accesses accesses);
 
-  void append_operation(const char* label, Accesses accesses, std::int64_t size, std::size_t scratch_bytes,
-                        Chunk chunk, const void* functor);
-  void run_in_order() const;
-  void run_with_others(int thread, int threads);
-  void run_pieces(std::size_t operation, int share, int threads);
-
-  /// How many items of its share of each operation have been taken, for one thread.
-  using Taken = std::vector<std::atomic<std::int64_t>>;
-
-  std::vector<Operation> operations_;
-  std::vector<Taken> taken_;  ///< by thread
+  std::vector<TapeOperation> operations_;
   std::vector<std::shared_ptr<const void>> functors_;
-  std::vector<Access> since_barrier_;
-  bool unknown_since_barrier_ = false;
-  std::size_t barriers_ = 0;
+  std::size_t functor_bytes_ = 0;
+  bool finished_ = false;
+  std::unique_ptr<Dependences> dependences_;  ///< at one address, as the replayer refers to it
+  std::unique_ptr<TapeReplayer> replayer_;
 };
 
 }  // namespace encore::backend
