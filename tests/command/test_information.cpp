@@ -69,6 +69,33 @@ TEST_CASE("info lists the configuration keys with what they allow") {
     CHECK_MESSAGE(outcome.output.find(word) != std::string::npos, word);
 }
 
+TEST_CASE("info --rules prints the page of the documentation, and as JSON the table") {
+  const Outcome outcome = encore({"info", "--rules"});
+  CHECK(outcome.code == 0);
+  CHECK(outcome.output == read_bytes(ENCORE_TEST_SOURCE "/docs/refusals.md"));
+  const auto rules = information({"--rules"})["rules"];
+  CHECK(rules.size() > 30);
+  CHECK(rules[0]["id"] == "G-01");
+  CHECK(rules[0]["outcome"] == "refused");
+}
+
+TEST_CASE("what was changed or ignored on the way is said, by info and by train") {
+  const TinyModel tiny;
+  const std::vector<std::string> settings{"--set", "graph.impl=none", "--set", "graph.modules=attn"};
+  auto arguments = settings;
+  arguments.insert(arguments.begin(), {"--config", tiny.path("tiny.json")});
+  const auto notes = information(arguments)["notes"];
+  REQUIRE(notes.size() == 1);
+  const std::string line = "note: " + notes[0].get<std::string>() + "\n";
+  CHECK(line.starts_with("note: G-19: graph.modules = attn (--set) was cleared"));
+  arguments.insert(arguments.begin(), "info");
+  CHECK(encore(arguments).output.find(line) != std::string::npos);
+  const Outcome trained = encore(tiny.train(settings));
+  CHECK_MESSAGE(trained.code == 0, trained.error);
+  CHECK(trained.output.find(line) != std::string::npos);
+  CHECK(encore(tiny.train({"--no-verdict"})).output.find("note: ") == std::string::npos);
+}
+
 TEST_CASE("a full disk under standard output is an error, a reader that left is none") {
   const Outcome full = encore({"info", "--json"}, {.largest_file = std::nullopt, .output = "/dev/full"});
   check_refused(full, 3, {"standard output", "No space left"});

@@ -56,37 +56,54 @@ TEST_CASE("Megatron's names are accepted in a configuration file") {
   CHECK(sources.resolve().configuration.graph.modules.size() == 2);
   CHECK(sources.resolve().configuration.graph.warmup_steps == 2);
   CHECK_THROWS_WITH_AS(sources.json(R"({"cuda_graph_impl": true})", "f"),
-                       doctest::Contains("cuda_graph_impl (f) must be"), ConfigurationError);
+                       doctest::Contains("cuda_graph_impl = true (f) must be a string"), ConfigurationError);
 }
 
-TEST_CASE("combinations that Megatron refuses are refused") {
-  check_refused({{"cuda_graph_impl", "cudagraph"}},
-                "must be one of none, local, transformer_engine, full_iteration");
-  check_refused({{"cuda_graph_impl", "full_iteration"}, {"cuda_graph_scope", "attn"}},
-                "the whole iteration is recorded");
-  check_refused({{"cuda_graph_impl", "full_iteration"}, {"cuda_graph_scope", "full"}},
-                "the whole iteration is recorded");
-  check_refused({{"cuda_graph_impl", "local"}, {"cuda_graph_scope", "full,attn"}},
-                "full cannot stand beside");
-  check_refused({{"cuda_graph_impl", "local"}, {"cuda_graph_scope", "attn,full_iteration"}},
-                "full_iteration cannot stand beside");
-  check_refused({{"cuda_graph_impl", "transformer_engine"}, {"cuda_graph_scope", "full_iteration"}},
-                "contradicts");
-  check_refused({{"cuda_graph_impl", "none"}, {"cuda_graph_scope", "attn"}},
-                "has no meaning with cuda_graph_impl = 'none'");
-  check_refused({{"cuda_graph_scope", "attn"}}, "needs cuda_graph_impl");
-  check_refused({{"cuda_graph_impl", "local"}, {"cuda_graph_scope", "attn"}, {"cuda_graph_modules", "attn"}},
-                "set the same thing");
-  check_refused({{"cuda_graph_impl", "local"}, {"cuda_graph_scope", "moe"}},
-                "is not supported in this version");
-  check_refused({{"cuda_graph_warmup_steps", "-1"}}, "graph.warmup_steps = -1 (--cuda_graph_warmup_steps)");
+TEST_CASE("the older flags mean what they were replaced by") {
+  CHECK(graph({{"enable_cuda_graph", "true"}}).impl == GraphImplementation::layer);
+  CHECK(graph({{"external_cuda_graph", "true"}}).impl == GraphImplementation::layer);
+  CHECK(graph({{"external_cuda_graph", "false"}}).impl == GraphImplementation::full_iteration);
+  CHECK(graph({{"external_cuda_graph", "true"}, {"cuda_graph_scope", "attn"}}).modules ==
+        std::vector{GraphModule::attn});
+  CHECK(graph({{"enable_cuda_graph", "true"}, {"cuda_graph_scope", "full_iteration"}}).impl ==
+        GraphImplementation::full_iteration);
+  CHECK(graph({{"cuda_graph_scope", "full_iteration"}}).impl == GraphImplementation::full_iteration);
+  CHECK(graph({{"cuda_graph_impl", "none"}, {"cuda_graph_scope", "full_iteration"}}).impl ==
+        GraphImplementation::full_iteration);
+  CHECK(graph({{"cuda_graph_impl", "none"}, {"cuda_graph_scope", "attn"}}).modules.empty());
+  check_refused({{"enable_cuda_graph", "1"}},
+                "enable_cuda_graph = '1' (--enable_cuda_graph) must be true or false");
+}
+
+TEST_CASE("a value of the wrong JSON type under one of Megatron's names is refused, and null sets nothing") {
+  const auto resolve = [](const char* json) {
+    return ConfigurationSources().preset("bytes").json(json, "f").resolve().configuration.graph;
+  };
+  CHECK(resolve(R"({"external_cuda_graph": true, "cuda_graph_impl": null})").impl ==
+        GraphImplementation::layer);
+  CHECK(resolve(R"({"cuda_graph_impl": null, "inference_cuda_graph_scope": null})").impl ==
+        GraphImplementation::full_iteration);
+  for (const auto& [json, reason] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"({"cuda_graph_impl": ["local"]})", R"(cuda_graph_impl = ["local"] (f) must be a string)"},
+           {R"({"cuda_graph_impl": 3})", "cuda_graph_impl = 3 (f) must be a string"},
+           {R"({"cuda_graph_scope": [1]})",
+            "cuda_graph_scope = [1] (f) must be a string or a list of strings"},
+           {R"({"cuda_graph_warmup_steps": "3"})",
+            "cuda_graph_warmup_steps = \"3\" (f) must be a whole number"},
+           {R"({"cuda_graph_warmup_steps": 2.5})",
+            "cuda_graph_warmup_steps = 2.5 (f) must be a whole number"},
+           {R"({"enable_cuda_graph": "true"})", "enable_cuda_graph = \"true\" (f) must be true or false"}}) {
+    CAPTURE(json);
+    CHECK_THROWS_WITH_AS(resolve(json), doctest::Contains(reason), ConfigurationError);
+  }
+  check_refused({{"cuda_graph_warmup_steps", "-1"}},
+                "cuda_graph_warmup_steps = -1 (--cuda_graph_warmup_steps) must be a whole number from 0");
 }
 
 TEST_CASE("Megatron's form and this project's form of the same setting together are an error") {
   check_refused(
       {{"cuda_graph_impl", "local"}, {"graph.impl", "layer"}},
-      "cuda_graph_impl = 'local' (--cuda_graph_impl) and graph.impl (--graph.impl) set the same thing");
-  check_refused({{"cuda_graph_impl", "local"}, {"graph.modules", "attn"}}, "set the same thing");
-  check_refused({{"cuda_graph_warmup_steps", "3"}, {"graph.warmup_steps", "3"}}, "set the same thing");
+      "cuda_graph_impl = 'local' (--cuda_graph_impl) and graph.impl = layer (--graph.impl): they could "
+      "contradict each other; keep one of them");
   CHECK(graph({{"cuda_graph_impl", "local"}, {"graph.warmup_steps", "4"}}).warmup_steps == 4);
 }

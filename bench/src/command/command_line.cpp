@@ -117,6 +117,8 @@ void add_evaluate(CLI::App& app, EvaluateOptions& options) {
 void add_information(CLI::App& app, InformationOptions& options) {
   add_configuration(app, options.configuration);
   app.add_flag("--keys", options.keys, "list the configuration keys with what they allow and what they mean");
+  app.add_flag("--rules", options.rules,
+               "print the rules about what can be recorded, as Markdown, and nothing else");
   add_threads(app, options.threads);
   app.add_flag("--json", options.json, "print one JSON object and nothing else");
 }

@@ -3,6 +3,7 @@
 
 #include <encore/backend/error.hpp>
 #include <encore/backend/version.hpp>
+#include <encore/model/files/graph_rules.hpp>
 #include <encore/model/files/presets.hpp>
 
 #include <fmt/format.h>
@@ -74,6 +75,18 @@ Json entries_json(const model::ResolvedConfiguration& resolved) {
   return entries;
 }
 
+Json rules_json() {
+  Json rules = Json::array();
+  for (const model::Rule& rule : model::graph_rules())
+    rules.push_back({{"id", rule.id},
+                     {"outcome", name_of(rule.outcome)},
+                     {"combination", rule.combination},
+                     {"reason", rule.reason},
+                     {"change", rule.change},
+                     {"peers", rule.peers}});
+  return rules;
+}
+
 std::string listed(const Json& texts) {
   return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts.get<std::vector<std::string>>(), ", "));
 }
@@ -112,6 +125,7 @@ std::string configuration_text(const Json& information) {
   for (const Json& entry : information["keys"])
     text += fmt::format("  {:<28} {:<16} ({})\n", entry["key"].get<std::string>(),
                         entry["value"].get<std::string>(), entry["source"].get<std::string>());
+  for (const Json& note : information["notes"]) text += fmt::format("note: {}\n", note.get<std::string>());
   text += fmt::format("\nparameters: {}\n", count_text(information["parameters"].get<std::int64_t>()));
   if (!information.contains("memory"))
     return text + fmt::format("memory: unknown, {}\n", information["no_memory"].get<std::string>());
@@ -127,6 +141,7 @@ void add_configuration(Json& information, const model::ResolvedConfiguration& re
   const model::Configuration& configuration = resolved.configuration;
   information["configuration"] = Json::parse(model::to_json(configuration));
   information["keys"] = entries_json(resolved);
+  information["notes"] = resolved.notes;
   information["parameters"] = model::parameter_count(configuration.model);
   if (!has_devices) {
     information["no_memory"] = "there is no device to ask";
@@ -142,6 +157,10 @@ void add_configuration(Json& information, const model::ResolvedConfiguration& re
 }  // namespace
 
 int print_information(const InformationOptions& options, Console& console) {
+  if (options.rules && !options.json) {
+    console.print(model::graph_rules_as_markdown());
+    return 0;
+  }
   std::optional<model::ResolvedConfiguration> resolved;
   if (names_configuration(options.configuration)) resolved = resolve(options.configuration, "bytes");
 
@@ -156,6 +175,7 @@ int print_information(const InformationOptions& options, Console& console) {
   }
   information["presets"] = presets_json();
   if (options.keys) information["key_descriptions"] = key_descriptions_json();
+  if (options.rules) information["rules"] = rules_json();
   if (resolved) add_configuration(information, *resolved, !information["devices"].empty());
 
   if (options.json) {

@@ -55,6 +55,7 @@ struct InformationOptions {
   ConfigurationOptions configuration;
   int threads = 0;
   bool keys = false;
+  bool rules = false;
   bool json = false;
 };
 

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "configure.hpp"
 #include "interruption.hpp"
@@ -42,9 +43,13 @@ void TrainingTotals::add(const model::StepResult& result) {
 }
 
 Training::Training(const TrainOptions& options, Console& console)
+    : Training(options, console, resolve(options.configuration, "bytes")) {}
+
+Training::Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved)
     : options_(options),
       console_(console),
-      configuration_(resolve(options.configuration, "bytes").configuration),
+      notes_(std::move(resolved.notes)),
+      configuration_(std::move(resolved.configuration)),
       data_(options.data, configuration_),
       session_(options.threads),
       trainer_(model::make_trainer(configuration_)) {
@@ -72,6 +77,7 @@ std::string Training::introduction() const {
                       bytes_text(static_cast<double>(trainer_->memory_plan().total_bytes())),
                       name_of(configuration_.graph.impl));
   if (trainer_->steps_done() > 0) text += fmt::format("\nresumed after step {}", trainer_->steps_done());
+  for (const std::string& note : notes_) text += fmt::format("\nnote: {}", note);
   return text;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <encore/model/files/configuration_sources.hpp>
 #include <encore/model/files/line_log.hpp>
 #include <encore/model/replay_comparison.hpp>
 #include <encore/model/trainer.hpp>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "../device/session.hpp"
 #include "console.hpp"
@@ -49,6 +51,7 @@ class Training {
   model::ReplayComparison compare(std::int64_t steps);
 
  private:
+  Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved);
   void train_step(Progress& progress);
   void write_log(const StepRecord& record);
   void note_refusal(Progress& progress);
@@ -59,6 +62,7 @@ class Training {
 
   const TrainOptions& options_;
   Console& console_;
+  std::vector<std::string> notes_;
   model::Configuration configuration_;
   TrainingData data_;
   DeviceSession session_;

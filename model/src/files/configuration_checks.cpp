@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/error.hpp>
 #include <encore/model/files/configuration.hpp>
+#include <encore/model/files/graph_rules.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "configuration_table.hpp"
 
@@ -74,27 +78,47 @@ void check_train(const Configuration& configuration) {
     refuse("train.master_weights = true needs train.precision = bf16: fp32 weights are their own master");
 }
 
+bool holds(const GraphConfiguration& graph, GraphModule module) {
+  return std::ranges::find(graph.modules, module) != graph.modules.end();
+}
+
+void check_modules(const GraphConfiguration& graph) {
+  if (graph.modules.empty()) return;
+  std::vector<std::string_view> names;
+  for (const GraphModule module : graph.modules) names.push_back(name_of(module));
+  const std::string shown = fmt::format("graph.modules = {}", fmt::join(names, ","));
+  if (graph.impl != GraphImplementation::layer)
+    refuse(GraphRule::modules_without_layer,
+           fmt::format("{} with graph.impl = {}", shown, name_of(graph.impl)));
+  const bool router = holds(graph, GraphModule::moe_router);
+  if (holds(graph, GraphModule::moe) && router) refuse(GraphRule::moe_beside_router, shown);
+  if (holds(graph, GraphModule::moe_preprocess) && !router)
+    refuse(GraphRule::preprocess_without_router, shown);
+  if (holds(graph, GraphModule::moe) || router) refuse(GraphRule::moe_without_experts, shown);
+  if (holds(graph, GraphModule::mamba)) refuse(GraphRule::mamba_without_layers, shown);
+}
+
 void check_graph(const GraphConfiguration& graph) {
-  if (graph.impl != GraphImplementation::layer && !graph.modules.empty())
-    refuse(fmt::format(
-        "graph.modules has no meaning with graph.impl = {}: leave it out or use graph.impl = layer",
-        name_of(graph.impl)));
+  check_modules(graph);
+  const std::string optimizer =
+      fmt::format("graph.optimizer = {} with graph.impl = {}", name_of(graph.optimizer), name_of(graph.impl));
   if (graph.impl != GraphImplementation::full_iteration && graph.optimizer == OptimizerPlacement::joined)
-    refuse(fmt::format("graph.optimizer = joined needs graph.impl = full_iteration, not {}",
-                       name_of(graph.impl)));
+    refuse(GraphRule::joined_without_full_iteration, optimizer);
   if (graph.impl == GraphImplementation::none && graph.optimizer == OptimizerPlacement::separate)
-    refuse("graph.optimizer = separate needs graph.impl = layer or full_iteration, not none");
+    refuse(GraphRule::separate_without_graphs, optimizer);
 }
 
 void check_buckets(const Configuration& configuration) {
   const GraphConfiguration& graph = configuration.graph;
   if (graph.buckets.empty()) return;
   if (graph.buckets.back() > configuration.train.seq)
-    refuse(fmt::format("graph.buckets = {} must not exceed train.seq = {}", graph.buckets.back(),
+    refuse(GraphRule::bucket_beyond_sequence,
+           fmt::format("graph.buckets = {} with train.seq = {}", fmt::join(graph.buckets, ","),
                        configuration.train.seq));
   if (std::ssize(graph.buckets) > graph.recordings)
-    refuse(fmt::format("graph.buckets has {} lengths and graph.recordings = {} allows fewer",
-                       graph.buckets.size(), graph.recordings));
+    refuse(GraphRule::buckets_beyond_recordings,
+           fmt::format("graph.buckets = {} with graph.recordings = {}", fmt::join(graph.buckets, ","),
+                       graph.recordings));
 }
 
 }  // namespace

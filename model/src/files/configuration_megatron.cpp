@@ -6,111 +6,109 @@
 #include <algorithm>
 #include <array>
 
-#include "configuration_settings.hpp"
+#include "megatron_translation.hpp"
 #include "text.hpp"
 
 namespace encore::model {
 namespace {
 
-constexpr std::string_view impl_key = "cuda_graph_impl";
-constexpr std::string_view scope_key = "cuda_graph_scope";
-constexpr std::string_view modules_key = "cuda_graph_modules";
-constexpr std::string_view warmup_key = "cuda_graph_warmup_steps";
+constexpr std::array keys = {
+    MegatronKey{"cuda_graph_impl", MegatronKind::text,
+                "graph.impl: none, local or transformer_engine (both: layer), full_iteration"},
+    MegatronKey{"cuda_graph_scope", MegatronKind::texts,
+                "graph.modules; full: whole layers; full_iteration: graph.impl"},
+    MegatronKey{"cuda_graph_modules", MegatronKind::texts, "the same, its newer name"},
+    MegatronKey{"cuda_graph_warmup_steps", MegatronKind::number, "graph.warmup_steps"},
+    MegatronKey{"enable_cuda_graph", MegatronKind::truth, "true: cuda_graph_impl = local"},
+    MegatronKey{"external_cuda_graph", MegatronKind::truth, "true: cuda_graph_impl = transformer_engine"},
+    MegatronKey{"inference_cuda_graph_scope", MegatronKind::text, "none; there is no inference"},
+    MegatronKey{"te_rng_tracker", MegatronKind::truth,
+                "ignored: random positions lie in device memory anyway"},
+    MegatronKey{"use_te_rng_tracker", MegatronKind::truth, "the same"},
+};
 
-using Entry = MegatronSettings::value_type;
+using Entry = MegatronTranslation::Entry;
 
-const Entry* find(const MegatronSettings& megatron, std::string_view key) {
-  const auto found = megatron.find(key);
-  return found == megatron.end() ? nullptr : &*found;
+/// A name for one of our keys and nothing more.
+void translate_plain(MegatronTranslation& translation, std::string_view name, std::string_view key) {
+  const Entry* const entry = translation.find(name);
+  if (entry == nullptr) return;
+  translation.require_one_form(entry, key, GraphRule::two_forms);
+  translation.set(key, entry->second.text, *entry);
 }
+
+void note_random_tracker(MegatronTranslation& translation) {
+  for (const std::string_view name : {"te_rng_tracker", "use_te_rng_tracker"}) {
+    static_cast<void>(translation.find_true(name));  // refuses what is neither true nor false
+    if (const Entry* const entry = translation.find(name))
+      translation.add_note(GraphRule::random_tracker, fmt::format("{} was ignored", shown(*entry)));
+  }
+}
+
+}  // namespace
 
 std::string shown(const Entry& entry) {
   return fmt::format("{} = {} ({})", entry.first, in_quotes(entry.second.text), entry.second.source);
 }
 
-/// A preset's value gives way to Megatron's key; one that the same person wrote does not.
-void require_one_form(const Entry* old_form, std::string_view key, const Settings& settings) {
-  if (old_form == nullptr) return;
-  const auto found = settings.find(key);
-  if (found == settings.end() || found->second.strength < Strength::file) return;
-  throw ConfigurationError(fmt::format("{} and {} ({}) set the same thing: keep one of them",
-                                       shown(*old_form), key, found->second.source));
+const Entry* MegatronTranslation::find(std::string_view name) const {
+  const auto found = megatron_.find(name);
+  return found == megatron_.end() ? nullptr : &*found;
 }
 
-void set(Settings& settings, std::string_view key, std::string_view text, const MegatronSetting& from) {
-  settings.insert_or_assign(
-      std::string(key), Setting{parse_value(*find_key(key), text, from.source), from.strength, from.source});
+const Entry* MegatronTranslation::find_true(std::string_view name) const {
+  const Entry* const entry = find(name);
+  if (entry == nullptr || entry->second.text == "false") return nullptr;
+  if (entry->second.text != "true")
+    throw ConfigurationError(fmt::format("{} must be true or false", shown(*entry)));
+  return entry;
 }
 
-/// What cuda_graph_scope or cuda_graph_modules asks for.
-struct Scope {
-  bool full_iteration = false;
-  std::string modules;
-};
-
-Scope understood(const Entry& entry) {
-  const std::string& text = entry.second.text;
-  for (const std::string_view alone : {"full", "full_iteration"}) {
-    const std::string padded = fmt::format(",{},", text);
-    if (padded.find(fmt::format(",{},", alone)) != std::string::npos && text != alone)
-      throw ConfigurationError(fmt::format("{}: {} cannot stand beside other modules", shown(entry), alone));
+const Entry* MegatronTranslation::find_one(std::initializer_list<std::string_view> names) const {
+  const Entry* one = nullptr;
+  for (const std::string_view name : names) {
+    const Entry* const entry = find(name);
+    if (one != nullptr && entry != nullptr)
+      refuse(GraphRule::two_forms, fmt::format("{} and {}", shown(*one), shown(*entry)));
+    if (entry != nullptr) one = entry;
   }
-  if (text == "full_iteration") return {.full_iteration = true, .modules = {}};
-  // `full` is the older name for whole layers, which an empty list means.
-  return {.full_iteration = false, .modules = text == "full" ? "" : text};
+  return one;
 }
 
-void translate_impl_and_scope(const Entry* impl, const Entry* scope, Settings& settings) {
-  if (impl == nullptr)
-    throw ConfigurationError(fmt::format("{} needs cuda_graph_impl beside it", shown(*scope)));
-  const std::string& name = impl->second.text;
-  constexpr std::array<std::string_view, 4> known = {"none", "local", "transformer_engine", "full_iteration"};
-  if (std::ranges::find(known, name) == known.end())
-    throw ConfigurationError(
-        fmt::format("{} must be one of none, local, transformer_engine, full_iteration", shown(*impl)));
-  const Scope wanted = scope == nullptr ? Scope{} : understood(*scope);
-  const bool names_modules = scope != nullptr && !wanted.full_iteration && !scope->second.text.empty();
-  if (scope != nullptr && name == "none" && !scope->second.text.empty())
-    throw ConfigurationError(
-        fmt::format("{} has no meaning with {}: leave it out", shown(*scope), shown(*impl)));
-  if (wanted.full_iteration && name == "transformer_engine")
-    throw ConfigurationError(fmt::format("{} contradicts {}: use cuda_graph_impl = full_iteration alone",
-                                         shown(*scope), shown(*impl)));
-  if (names_modules && name == "full_iteration")
-    throw ConfigurationError(fmt::format("{} has no meaning with {}: the whole iteration is recorded",
-                                         shown(*scope), shown(*impl)));
-  const bool full_iteration = name == "full_iteration" || wanted.full_iteration;
-  set(settings, "graph.impl",
-      name == "none"   ? "none"
-      : full_iteration ? "full_iteration"
-                       : "layer",
-      impl->second);
-  if (scope != nullptr) set(settings, "graph.modules", wanted.modules, scope->second);
+void MegatronTranslation::require_one_form(const Entry* megatron, std::string_view key,
+                                           GraphRule rule) const {
+  if (megatron == nullptr) return;
+  const auto found = settings_.find(key);
+  if (found == settings_.end() || found->second.strength < Strength::file) return;
+  refuse(rule, fmt::format("{} and {} = {} ({})", shown(*megatron), key, value_text(found->second.value),
+                           found->second.source));
 }
 
-}  // namespace
-
-bool is_megatron_key(std::string_view name) {
-  constexpr std::array keys = {impl_key, scope_key, modules_key, warmup_key};
-  return std::ranges::find(keys, name) != keys.end();
+void MegatronTranslation::set(std::string_view key, std::string_view text, const Entry& from) {
+  const auto& [name, setting] = from;
+  Key as_written = *find_key(key);
+  as_written.name = name;
+  settings_.insert_or_assign(std::string(key), Setting{parse_value(as_written, text, setting.source),
+                                                       setting.strength, setting.source});
 }
 
-void translate_megatron(const MegatronSettings& megatron, Settings& settings) {
-  const Entry* const impl = find(megatron, impl_key);
-  const Entry* const old_scope = find(megatron, scope_key);
-  const Entry* const modules = find(megatron, modules_key);
-  const Entry* const warmup = find(megatron, warmup_key);
-  if (old_scope != nullptr && modules != nullptr)
-    throw ConfigurationError(
-        fmt::format("{} and {} set the same thing: keep one of them", shown(*old_scope), shown(*modules)));
-  const Entry* const scope = old_scope != nullptr ? old_scope : modules;
-  for (const std::string_view key : {"graph.impl", "graph.modules"}) {
-    require_one_form(impl, key, settings);
-    require_one_form(scope, key, settings);
-  }
-  require_one_form(warmup, "graph.warmup_steps", settings);
-  if (impl != nullptr || scope != nullptr) translate_impl_and_scope(impl, scope, settings);
-  if (warmup != nullptr) set(settings, "graph.warmup_steps", warmup->second.text, warmup->second);
+void MegatronTranslation::add_note(GraphRule rule, const std::string& what) {
+  notes_.push_back(note(rule, what));
+}
+
+std::span<const MegatronKey> megatron_keys() { return keys; }
+
+const MegatronKey* find_megatron_key(std::string_view name) {
+  const auto found = std::ranges::find(keys, name, &MegatronKey::name);
+  return found == keys.end() ? nullptr : &*found;
+}
+
+void translate_megatron(const MegatronSettings& megatron, Settings& settings,
+                        std::vector<std::string>& notes) {
+  MegatronTranslation translation(megatron, settings, notes);
+  translate_graph_keys(translation);
+  translate_plain(translation, "cuda_graph_warmup_steps", "graph.warmup_steps");
+  note_random_tracker(translation);
 }
 
 }  // namespace encore::model

@@ -39,9 +39,6 @@ inline constexpr std::array<std::string_view, 2> names_of<AboveLargest> = {"eage
 inline constexpr std::array<std::string_view, 2> families = {"gpt2", "llama"};
 inline constexpr std::array<std::string_view, 5> families_to_come = {"qwen3", "qwen3_moe", "mixtral",
                                                                      "gpt_oss", "mamba2"};
-inline constexpr std::array<std::string_view, 2> graph_modules = {"attn", "mlp"};
-inline constexpr std::array<std::string_view, 4> graph_modules_to_come = {"moe", "moe_router",
-                                                                          "moe_preprocess", "mamba"};
 
 /// The value of that name, if there is one.
 template <class Enumeration>

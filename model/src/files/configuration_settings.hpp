@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,11 +29,23 @@ struct MegatronSetting {
 };
 using MegatronSettings = std::map<std::string, MegatronSetting, std::less<>>;
 
-bool is_megatron_key(std::string_view name);
+/// How a value of a Megatron key is written in JSON.
+enum class MegatronKind { text, texts, number, truth };
 
-/// Adds to `settings` what Megatron's keys mean here. Throws ConfigurationError for combinations that
-/// Megatron refuses too, and for a key of both forms.
-void translate_megatron(const MegatronSettings& megatron, Settings& settings);
+/// One of Megatron's names.
+struct MegatronKey {
+  std::string_view name;
+  MegatronKind kind;
+  std::string_view meaning;  ///< in keys of this project, in words
+};
+std::span<const MegatronKey> megatron_keys();
+/// The key of that name, or nullptr.
+const MegatronKey* find_megatron_key(std::string_view name);
+
+/// Adds to `settings` what Megatron's keys mean here, and to `notes` what is to be said about them. Throws
+/// ConfigurationError for combinations that Megatron refuses too, and for a setting in two forms.
+void translate_megatron(const MegatronSettings& megatron, Settings& settings,
+                        std::vector<std::string>& notes);
 
 /// Fills in what no setting gives and what depends on other values: the family's and the derived defaults.
 /// Throws ConfigurationError if a required key is missing.

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/error.hpp>
 #include <encore/model/files/configuration_sources.hpp>
+#include <encore/model/files/graph_rules.hpp>
 #include <encore/model/files/mapped_file.hpp>
 #include <encore/model/files/presets.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 #include <set>
@@ -34,7 +38,7 @@ struct ConfigurationSources::State {
   }
 
   void set(std::string_view key, std::string_view text, Strength strength, std::string_view source) {
-    if (is_megatron_key(key)) {
+    if (find_megatron_key(key) != nullptr) {
       put(megatron, key, MegatronSetting{std::string(text), strength, std::string(source)});
       return;
     }
@@ -44,8 +48,11 @@ struct ConfigurationSources::State {
   }
 
   void set(std::string_view key, const nlohmann::json& json, Strength strength, std::string_view source) {
-    if (is_megatron_key(key)) {
-      put(megatron, key, MegatronSetting{megatron_text(key, json, source), strength, std::string(source)});
+    if (const MegatronKey* const known = find_megatron_key(key)) {
+      // Megatron's own files write null for what is not set.
+      if (!json.is_null())
+        put(megatron, key,
+            MegatronSetting{megatron_text(*known, json, source), strength, std::string(source)});
       return;
     }
     const Key* const known = find_key(key);
@@ -53,22 +60,29 @@ struct ConfigurationSources::State {
     put(settings, key, Setting{parse_value(*known, json, source), strength, std::string(source)});
   }
 
-  /// Megatron's values are texts, numbers or lists of texts.
-  static std::string megatron_text(std::string_view key, const nlohmann::json& json,
+  static std::string megatron_text(const MegatronKey& key, const nlohmann::json& json,
                                    std::string_view source) {
-    if (json.is_string()) return json.get<std::string>();
-    if (json.is_number_integer()) return json.dump();
-    std::string list;
-    bool is_list = json.is_array();
-    for (const nlohmann::json& item : json) {
-      is_list = is_list && item.is_string();
-      if (!is_list) break;
-      list += (list.empty() ? "" : ",") + item.get_ref<const std::string&>();
+    switch (key.kind) {
+      case MegatronKind::truth:
+        if (json.is_boolean()) return json.dump();
+        break;
+      case MegatronKind::number:
+        if (json.is_number_integer()) return json.dump();
+        break;
+      case MegatronKind::text:
+        if (json.is_string()) return json.get<std::string>();
+        break;
+      case MegatronKind::texts:
+        if (json.is_string()) return json.get<std::string>();
+        if (const auto is_text = [](const nlohmann::json& item) { return item.is_string(); };
+            json.is_array() && std::ranges::all_of(json, is_text))
+          return fmt::format("{}", fmt::join(json.get<std::vector<std::string>>(), ","));
+        break;
     }
-    if (!is_list)
-      throw ConfigurationError(
-          fmt::format("{} ({}) must be a string, a whole number or a list of strings", key, source));
-    return list;
+    constexpr std::array<std::string_view, 4> kinds = {"a string", "a string or a list of strings",
+                                                       "a whole number", "true or false"};
+    throw ConfigurationError(fmt::format("{} = {} ({}) must be {}", key.name, printable(json.dump()), source,
+                                         kinds[static_cast<std::size_t>(key.kind)]));
   }
 
   /// Walks through sections; `prefix` is the name of the section with its dot.
@@ -90,29 +104,61 @@ struct ConfigurationSources::State {
 
 namespace {
 
+using Notes = std::vector<std::string>;
+
+std::string shown(const Settings::value_type& setting) {
+  return fmt::format("{} = {} ({})", setting.first, value_text(setting.second.value), setting.second.source);
+}
+
 /// A detail that a stronger source has made meaningless gives way: a configuration file for `layer` still
-/// runs with `--set graph.impl=none`, and a checkpoint with learned positions under a preset with rotary
-/// ones. Equally strong, the two contradict each other, and the checks say so.
-void drop_if_overruled(Settings& settings, std::string_view detail, std::string_view by,
+/// runs with `--set graph.impl=full_iteration`, and a checkpoint with learned positions under a preset with
+/// rotary ones. Equally strong, the two contradict each other, and the checks say so.
+void drop_if_overruled(Settings& settings, Notes& notes, std::string_view detail, std::string_view by,
                        const std::function<bool(const std::string& detail, const std::string& by)>& fits) {
   const auto weaker = settings.find(detail);
   const auto stronger = settings.find(by);
   if (weaker == settings.end() || stronger == settings.end()) return;
-  if (weaker->second.strength < stronger->second.strength &&
-      !fits(value_text(weaker->second.value), value_text(stronger->second.value)))
-    settings.erase(weaker);
+  if (weaker->second.strength >= stronger->second.strength ||
+      fits(value_text(weaker->second.value), value_text(stronger->second.value)))
+    return;
+  notes.push_back(note(GraphRule::detail_overruled,
+                       fmt::format("{} was dropped because {}", shown(*weaker), shown(*stronger))));
+  settings.erase(weaker);
 }
 
-void drop_overruled_details(Settings& settings) {
-  drop_if_overruled(settings, "graph.modules", "graph.impl",
-                    [](const auto&, const std::string& impl) { return impl == "layer"; });
-  drop_if_overruled(settings, "graph.optimizer", "graph.impl",
+/// Without graphs there are no modules to record, however strongly they are asked for.
+void clear_modules_without_graphs(Settings& settings, Notes& notes) {
+  const auto modules = settings.find("graph.modules");
+  const auto impl = settings.find("graph.impl");
+  if (modules == settings.end() || impl == settings.end()) return;
+  if (value_text(impl->second.value) != "none" || value_text(modules->second.value).empty()) return;
+  notes.push_back(note(GraphRule::modules_cleared,
+                       fmt::format("{} was cleared because {}", shown(*modules), shown(*impl))));
+  settings.erase(modules);
+}
+
+void drop_overruled_details(Settings& settings, Notes& notes) {
+  clear_modules_without_graphs(settings, notes);
+  drop_if_overruled(
+      settings, notes, "graph.modules", "graph.impl",
+      [](const std::string& modules, const std::string& impl) { return modules.empty() || impl == "layer"; });
+  drop_if_overruled(settings, notes, "graph.optimizer", "graph.impl",
                     [](const std::string& optimizer, const std::string& impl) {
                       return optimizer == "eager" || impl == "full_iteration" ||
                              (optimizer == "separate" && impl == "layer");
                     });
-  drop_if_overruled(settings, "model.rope_theta", "model.position",
+  drop_if_overruled(settings, notes, "model.rope_theta", "model.position",
                     [](const auto&, const std::string& position) { return position != "learned"; });
+}
+
+void add_notes(const Configuration& configuration, Notes& notes) {
+  const GraphConfiguration& graph = configuration.graph;
+  if (graph.impl != GraphImplementation::none && graph.warmup_steps == 0)
+    notes.push_back(note(GraphRule::no_warmup, "graph.warmup_steps = 0"));
+  if (graph.impl == GraphImplementation::none && graph.validate_every > 0)
+    notes.push_back(note(
+        GraphRule::validation_without_graphs,
+        fmt::format("graph.validate_every = {} has no effect with graph.impl = none", graph.validate_every)));
 }
 
 bool has_meaning(const Key& key, const Configuration& configuration) {
@@ -189,9 +235,9 @@ bool ConfigurationSources::sets(std::string_view key) const {
 
 ResolvedConfiguration ConfigurationSources::resolve() const {
   Settings settings = state_->settings;
-  translate_megatron(state_->megatron, settings);
-  drop_overruled_details(settings);
   ResolvedConfiguration resolved;
+  translate_megatron(state_->megatron, settings, resolved.notes);
+  drop_overruled_details(settings, resolved.notes);
   Configuration& configuration = resolved.configuration;
   for (const Key& key : key_table())
     if (const auto found = settings.find(key.name); found != settings.end())
@@ -202,6 +248,7 @@ ResolvedConfiguration ConfigurationSources::resolve() const {
     throw ConfigurationError(fmt::format("model.rope_theta ({}) has no meaning with model.position = learned",
                                          theta->second.source));
   check(configuration);
+  add_notes(configuration, resolved.notes);
   for (const Key& key : key_table()) {
     const auto found = settings.find(key.name);
     resolved.entries.push_back({std::string(key.name), value_text(key.read(configuration)),
@@ -222,6 +269,13 @@ std::string to_json(const Configuration& configuration) {
         key.read(configuration));
   }
   return document.dump(2);
+}
+
+std::vector<MegatronSpelling> megatron_spellings() {
+  std::vector<MegatronSpelling> spellings;
+  for (const MegatronKey& key : megatron_keys())
+    spellings.push_back({std::string(key.name), std::string(key.meaning)});
+  return spellings;
 }
 
 std::vector<KeyDescription> configuration_keys() {

@@ -67,6 +67,17 @@ Key real(std::string_view name, Range range, std::string_view fallback, std::str
       {.name = name, .kind = KeyKind::real, .range = range, .fallback = fallback, .help = help});
 }
 
+/// A number of ranks of which this version has one.
+template <auto... Path>
+Key one_rank(std::string_view name, std::string_view help) {
+  return plain<Path...>({.name = name,
+                         .kind = KeyKind::whole,
+                         .range = {.minimum = 1, .maximum = 1},
+                         .fallback = "1",
+                         .help = help,
+                         .refusal = GraphRule::several_devices});
+}
+
 template <auto... Path>
 Key named(std::string_view name, std::string_view fallback, std::string_view help) {
   return choice<Path...>({.name = name, .fallback = fallback, .help = help});
@@ -85,10 +96,13 @@ Key family_key() {
 Key graph_modules_key() {
   return {.name = "graph.modules",
           .kind = KeyKind::choices,
-          .options = graph_modules,
-          .options_to_come = graph_modules_to_come,
+          .options = names_of<GraphModule>,
           .fallback = "none: whole layers",
-          .help = "parts of a layer that graph.impl = layer records",
+          .help =
+              "parts of a layer that graph.impl = layer records; of these, models of this version have "
+              "attn and mlp",
+          .refusal = GraphRule::unknown_module,
+          .repetition = GraphRule::repeated_module,
           .assign =
               [](Configuration& configuration, const Value& value) {
                 auto& modules = configuration.graph.modules;
@@ -220,7 +234,10 @@ auto other_keys() {
   constexpr Range one_device = from(1, 1);
   constexpr double most_bytes = 1LL << 60;
   return std::array{
-      named<graph, &Graph::impl>("graph.impl", "full_iteration", "what is recorded and replayed"),
+      choice<graph, &Graph::impl>({.name = "graph.impl",
+                                   .fallback = "full_iteration",
+                                   .help = "what is recorded and replayed",
+                                   .refusal = GraphRule::unknown_implementation}),
       graph_modules_key(),
       named<graph, &Graph::optimizer>("graph.optimizer", "joined, separate or eager as graph.impl allows",
                                       "where the optimizer is recorded"),
@@ -246,9 +263,9 @@ auto other_keys() {
       truth<graph, &Graph::checksums>(
           "graph.checksums", "false",
           "keep checksums at the boundary of every segment, so that the first bad one of a step is known"),
-      whole<parallel, &Parallel::data>("parallel.data", one_device, "1", "data-parallel ranks"),
-      whole<parallel, &Parallel::tensor>("parallel.tensor", one_device, "1", "tensor-parallel ranks"),
-      whole<parallel, &Parallel::expert>("parallel.expert", one_device, "1", "expert-parallel ranks"),
+      one_rank<parallel, &Parallel::data>("parallel.data", "data-parallel ranks"),
+      one_rank<parallel, &Parallel::tensor>("parallel.tensor", "tensor-parallel ranks"),
+      one_rank<parallel, &Parallel::expert>("parallel.expert", "expert-parallel ranks"),
       whole<parallel, &Parallel::pipeline>("parallel.pipeline", one_device, "1", "pipeline stages"),
       named<&Configuration::backend>("backend", "openmp", "where kernels run"),
       whole<&Configuration::seed>("seed", from(0, 9007199254740992.0), "1",

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <encore/model/files/configuration.hpp>
+#include <encore/model/files/graph_rules.hpp>
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,8 +16,7 @@
 namespace encore::model {
 
 /// A checked value: `truth` holds a bool, `whole` and `bytes` an integer, `real` a double, `choice` a string,
-/// `choices` a list
-/// of them, `wholes` a list of integers.
+/// `choices` a list of them, `wholes` a list of integers.
 using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
                            std::vector<std::int64_t>>;
 
@@ -37,6 +38,8 @@ struct Key {
   std::span<const std::string_view> options_to_come = {};  ///< known, but not in this version
   std::string_view fallback = {};                          ///< what holds if nothing sets the key, in words
   std::string_view help = {};
+  std::optional<GraphRule> refusal = {};     ///< of a value of the right type that is not allowed
+  std::optional<GraphRule> repetition = {};  ///< of the same option twice, in `choices`
   void (*assign)(Configuration&, const Value&) = nullptr;
   Value (*read)(const Configuration&) = nullptr;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/error.hpp>
+#include <encore/model/files/nearest_name.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -34,6 +35,12 @@ std::string shown_setting(const Key& key, std::string_view value, std::string_vi
       fmt::format("{} must be {}", shown_setting(key, value, source), allowed_values(key)));
 }
 
+/// A value of the right type that is not allowed.
+[[noreturn]] void refuse_value(const Key& key, std::string_view value, std::string_view source) {
+  if (key.refusal) model::refuse(*key.refusal, shown_setting(key, value, source));
+  refuse(key, value, source);
+}
+
 bool holds(std::span<const std::string_view> options, std::string_view name) {
   return std::ranges::find(options, name) != options.end();
 }
@@ -43,6 +50,8 @@ void check_option(const Key& key, const std::string& name, std::string_view sour
   if (holds(key.options_to_come, name))
     throw ConfigurationError(fmt::format("{} is not supported in this version, only {}",
                                          shown_setting(key, name, source), fmt::join(key.options, ", ")));
+  if (key.refusal)
+    model::refuse(*key.refusal, shown_setting(key, in_quotes(name), source), did_you_mean(name, key.options));
   refuse(key, in_quotes(name), source);
 }
 
@@ -207,17 +216,20 @@ void check_value(const Key& key, const Value& value, std::string_view source) {
     case KeyKind::bytes:
       // Extended precision holds every 64-bit number exactly.
       if (!in_range(key.range, static_cast<long double>(std::get<std::int64_t>(value))))
-        refuse(key, value_text(value), source);
+        refuse_value(key, value_text(value), source);
       return;
     case KeyKind::real:
-      if (!in_range(key.range, std::get<double>(value))) refuse(key, value_text(value), source);
+      if (!in_range(key.range, std::get<double>(value))) refuse_value(key, value_text(value), source);
       return;
     case KeyKind::choice: check_option(key, std::get<std::string>(value), source); return;
     case KeyKind::choices: {
       const auto& names = std::get<std::vector<std::string>>(value);
       for (const std::string& name : names) {
         check_option(key, name, source);
-        if (std::ranges::count(names, name) > 1) refuse(key, in_quotes(value_text(value)), source);
+        if (std::ranges::count(names, name) == 1) continue;
+        if (key.repetition)
+          model::refuse(*key.repetition, shown_setting(key, in_quotes(value_text(value)), source));
+        refuse(key, in_quotes(value_text(value)), source);
       }
       return;
     }

@@ -20,7 +20,8 @@ struct ResolvedConfiguration {
     std::string source;  ///< `default`, `preset bytes`, `--set`, ...
   };
   Configuration configuration;
-  std::vector<Entry> entries;  ///< every key, in the order of the table
+  std::vector<Entry> entries;      ///< every key, in the order of the table
+  std::vector<std::string> notes;  ///< what was changed or ignored on the way, each with the id of its rule
 };
 
 /// Collects settings and resolves them. A later kind of source wins over an earlier one:
@@ -28,9 +29,8 @@ struct ResolvedConfiguration {
 ///   defaults < preset < model of a checkpoint < JSON file < --set < dedicated flags
 ///
 /// and within one kind the last. Values are checked when they are added. Beside the keys of the table,
-/// Megatron's spellings are accepted: cuda_graph_impl = none | local | transformer_engine | full_iteration,
-/// cuda_graph_scope or cuda_graph_modules (comma separated; `full`; `full_iteration`) and
-/// cuda_graph_warmup_steps; together with the key of this project that means the same they are an error.
+/// Megatron's spellings are accepted (`megatron_spellings()`); together with the key of this project that
+/// means the same they are an error.
 ///
 /// Everything that is wrong is a ConfigurationError whose sentence names the key, the value, its source and
 /// what is allowed, or the nearest known key.
@@ -81,5 +81,12 @@ struct KeyDescription {
   std::string help;
 };
 std::vector<KeyDescription> configuration_keys();
+
+/// A key as Megatron spells it, and what it means here.
+struct MegatronSpelling {
+  std::string name;
+  std::string meaning;
+};
+std::vector<MegatronSpelling> megatron_spellings();
 
 }  // namespace encore::model
