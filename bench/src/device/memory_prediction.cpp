@@ -24,7 +24,11 @@ graph::MemoryPlan plan_of(const Configuration& configuration) {
                                .optimizer_state = train.optimizer_state == Precision::bf16
                                                       ? backend::DataType::bfloat16
                                                       : backend::DataType::float32,
-                               .master_weights = train.master_weights};
+                               .master_weights = train.master_weights,
+                               .pipeline = configuration.parallel.pipeline,
+                               .virtual_stages = configuration.parallel.virtual_stages,
+                               .recompute = train.recompute,
+                               .delay_weight_gradients = train.delay_wgrad};
   return graph::plan_memory(
       model::build_step_program<Space, T, G>(device, configuration.model, layout, shape).program.outline());
 }

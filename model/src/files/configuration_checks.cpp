@@ -98,6 +98,29 @@ void check_modules(const GraphConfiguration& graph) {
   if (holds(graph, GraphModule::mamba)) refuse(GraphRule::mamba_without_layers, shown);
 }
 
+void check_recompute(const TrainConfiguration& train) {
+  const auto& modules = train.recompute;
+  if (modules.size() > 1 && modules.back() == RecomputeModule::full)
+    refuse(fmt::format("train.recompute = full cannot stand beside {}: it covers whole layers",
+                       name_of(modules.front())));
+}
+
+void check_pipeline(const Configuration& configuration) {
+  const ParallelConfiguration& parallel = configuration.parallel;
+  if (parallel.virtual_stages > 1 && parallel.pipeline == 1)
+    refuse(
+        fmt::format("parallel.virtual_stages = {} needs parallel.pipeline above 1", parallel.virtual_stages));
+  if (configuration.model.layers % (parallel.pipeline * parallel.virtual_stages) != 0)
+    refuse(fmt::format(
+        "model.layers = {} must be a multiple of parallel.pipeline = {} times parallel.virtual_stages = {}",
+        configuration.model.layers, parallel.pipeline, parallel.virtual_stages));
+  if (parallel.virtual_stages > 1 && configuration.train.microbatches % parallel.pipeline != 0)
+    refuse(fmt::format(
+        "train.microbatches = {} must be a multiple of parallel.pipeline = {}: with parallel.virtual_stages "
+        "above 1 a stage changes its chunk after so many microbatches",
+        configuration.train.microbatches, parallel.pipeline));
+}
+
 void check_graph(const GraphConfiguration& graph) {
   check_modules(graph);
   const std::string optimizer =
@@ -169,6 +192,8 @@ void check(const Configuration& configuration) {
   check(configuration.model);
   check_ranges(configuration, {});
   check_train(configuration);
+  check_recompute(configuration.train);
+  check_pipeline(configuration);
   check_graph(configuration.graph);
   check_buckets(configuration);
 }

@@ -31,6 +31,8 @@ template <>
 inline constexpr std::array<std::string_view, 6> names_of<GraphModule> = {
     "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"};
 template <>
+inline constexpr std::array<std::string_view, 3> names_of<RecomputeModule> = {"attn", "mlp", "full"};
+template <>
 inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = {"separate", "joined",
                                                                                  "eager"};
 template <>

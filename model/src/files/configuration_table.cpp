@@ -93,31 +93,35 @@ Key family_key() {
        .help = "decides tensor names and the defaults of the other model keys"});
 }
 
+/// A list of an enumeration's values, kept in the enumeration's order.
+template <auto... Path>
+Key list(Key key) {
+  using Type = typename Member<Path...>::value_type;
+  key.kind = KeyKind::choices;
+  if (key.options.empty()) key.options = names_of<Type>;
+  key.assign = [](Configuration& configuration, const Value& value) {
+    auto& values = member<Path...>(configuration);
+    values.clear();
+    for (const std::string& name : std::get<std::vector<std::string>>(value))
+      values.push_back(value_of<Type>(name).value());
+    std::ranges::sort(values);
+  };
+  key.read = [](const Configuration& configuration) {
+    std::vector<std::string> names;
+    for (const Type value : member<Path...>(configuration)) names.emplace_back(name_of(value));
+    return Value(std::move(names));
+  };
+  return key;
+}
+
 Key graph_modules_key() {
-  return {.name = "graph.modules",
-          .kind = KeyKind::choices,
-          .options = names_of<GraphModule>,
-          .fallback = "none: whole layers",
-          .help =
-              "parts of a layer that graph.impl = layer records; of these, models of this version have "
-              "attn and mlp",
-          .refusal = GraphRule::unknown_module,
-          .repetition = GraphRule::repeated_module,
-          .assign =
-              [](Configuration& configuration, const Value& value) {
-                auto& modules = configuration.graph.modules;
-                modules.clear();
-                for (const std::string& name : std::get<std::vector<std::string>>(value))
-                  modules.push_back(value_of<GraphModule>(name).value());
-                std::ranges::sort(modules);
-              },
-          .read =
-              [](const Configuration& configuration) {
-                std::vector<std::string> names;
-                for (const GraphModule module : configuration.graph.modules)
-                  names.emplace_back(name_of(module));
-                return Value(std::move(names));
-              }};
+  return list<&Configuration::graph, &GraphConfiguration::modules>(
+      {.name = "graph.modules",
+       .fallback = "none: whole layers",
+       .help = "parts of a layer that graph.impl = layer records; of these, models of this version have "
+               "attn and mlp",
+       .refusal = GraphRule::unknown_module,
+       .repetition = GraphRule::repeated_module});
 }
 
 Key graph_buckets_key() {
@@ -223,7 +227,13 @@ auto train_keys() {
       truth<train, &Train::master_weights>("train.master_weights", "true with train.precision = bf16",
                                            "whether the optimizer keeps fp32 weights"),
       whole<train, &Train::checkpoint_interval>("train.checkpoint_interval", from(0, most_steps), "0",
-                                                "steps between checkpoints; 0: only after the last")};
+                                                "steps between checkpoints; 0: only after the last"),
+      list<train, &Train::recompute>(
+          {.name = "train.recompute",
+           .fallback = "none: everything is kept",
+           .help = "what backward computes again instead of keeping it; full: whole layers"}),
+      truth<train, &Train::delay_wgrad>("train.delay_wgrad", "false",
+                                        "weight gradients of attn and mlp after all input gradients")};
 }
 
 auto other_keys() {
@@ -231,7 +241,6 @@ auto other_keys() {
   using Graph = GraphConfiguration;
   constexpr auto parallel = &Configuration::parallel;
   using Parallel = ParallelConfiguration;
-  constexpr Range one_device = from(1, 1);
   constexpr double most_bytes = 1LL << 60;
   return std::array{
       choice<graph, &Graph::impl>({.name = "graph.impl",
@@ -266,7 +275,11 @@ auto other_keys() {
       one_rank<parallel, &Parallel::data>("parallel.data", "data-parallel ranks"),
       one_rank<parallel, &Parallel::tensor>("parallel.tensor", "tensor-parallel ranks"),
       one_rank<parallel, &Parallel::expert>("parallel.expert", "expert-parallel ranks"),
-      whole<parallel, &Parallel::pipeline>("parallel.pipeline", one_device, "1", "pipeline stages"),
+      whole<parallel, &Parallel::pipeline>(
+          "parallel.pipeline", from(1, 64), "1",
+          "pipeline stages; in one process they run in turn, in the order of their schedule"),
+      whole<parallel, &Parallel::virtual_stages>("parallel.virtual_stages", from(1, 64), "1",
+                                                 "chunks of layers that a pipeline stage takes in turn"),
       named<&Configuration::backend>("backend", "openmp", "where kernels run"),
       whole<&Configuration::seed>("seed", from(0, 9007199254740992.0), "1",
                                   "of weights, dropout and the order of the data")};

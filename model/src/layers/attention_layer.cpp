@@ -64,83 +64,132 @@ backend::AttentionDropout dropout_of(Execution<Space>& x, const AttentionGeometr
   return {x.template pointer<const double>(probability), x.device().random().state("default"), segment};
 }
 
-}  // namespace
-
+/// Adds what a block computes from its input before the output projection.
 template <class Space, class T, class G>
-AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
-                                          std::int64_t layer, BufferId input) {
-  using Ops = Operations<Space, T>;
-  const std::string parameters = "layer." + std::to_string(layer) + "/attn";
-  const std::string name = builder.prefix(microbatch) + parameters;
-  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
+void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name, AttentionBuffers& b) {
   const AttentionGeometry geometry = geometry_of(builder);
-  AttentionBuffers b{};
-  b.norm = builder.norm(parameters + "/norm");
-  b.qkv = builder.linear(parameters + "/qkv");
-  b.output = builder.linear(parameters + "/output");
-  b.input = input;
-  b.result = builder.template add<T>(name + "/result", {tokens, hidden});
-  b.normalized = builder.template add<T>(name + "/normalized", {tokens, hidden});
+  const std::int64_t tokens = builder.tokens();
+  b.normalized = builder.template add<T>(name + "/normalized", {tokens, builder.model.hidden});
   b.statistics = builder.statistics(name + "/norm");
   b.projected = builder.template add<T>(name + "/qkv", {tokens, geometry.row()});
   b.context =
       builder.template add<T>(name + "/context", {tokens, geometry.shape.heads * geometry.shape.head_dim});
   b.log_sum_exp = builder.template add<Accumulator<T>>(
       name + "/log_sum_exp", {geometry.shape.batch, geometry.shape.heads, geometry.shape.tokens});
-  if (geometry.drops_attention) b.attention_dropout_segment = builder.next_random_segment();
+}
+
+/// Appends the segment that computes the temporaries, and the result where there is to be one.
+template <class Space, class T, class G>
+void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, const std::string& name,
+                        const AttentionBuffers& b, std::optional<BufferId> result) {
+  using Ops = Operations<Space, T>;
+  const AttentionGeometry geometry = geometry_of(builder);
   std::optional<BufferId> undropped;
-  if (geometry.drops) {
-    b.dropout_segment = builder.next_random_segment();
-    undropped = builder.template add<T>(name + "/undropped", {tokens, hidden});
-  }
+  if (geometry.drops && result)
+    undropped = builder.template add<T>(name + "/undropped", {builder.tokens(), builder.model.hidden});
   const BufferId probability = builder.scalar("dropout");
   const BufferId attention_probability = builder.scalar("attention_dropout");
   const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
-  builder.step.program.add_segment(
-      {name + "/forward", Module::attn, Phase::forward, static_cast<std::int32_t>(layer),
-       static_cast<std::int32_t>(microbatch),
-       buffers_of(input, b.norm.weight.value, value_of(b.norm.bias), b.qkv.weight.value, value_of(b.qkv.bias),
-                  b.output.weight.value, value_of(b.output.bias), cosine, sine, probability,
-                  attention_probability),
-       buffers_of(b.result, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp, undropped)},
-      [=](Execution<Space>& x) {
-        Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, geometry.epsilon);
-        Ops::linear_forward(x, "encore::attn::qkv", b.qkv, b.normalized, b.projected);
-        if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, b.projected, false);
-        const T* projected = x.template pointer<const T>(b.projected);
-        x.device().attention().template forward<T>(
-            x.stream(), geometry.shape,
-            dropout_of(x, geometry, attention_probability, b.attention_dropout_segment),
-            geometry.in_projected(projected, 0), geometry.in_projected(projected, geometry.shape.heads),
-            geometry.in_projected(projected, geometry.shape.heads + geometry.shape.kv_heads),
-            geometry.in_context(x.template pointer<T>(b.context)),
-            x.template pointer<Accumulator<T>>(b.log_sum_exp));
-        if (!geometry.drops) {
-          Ops::linear_forward(x, "encore::attn::output", b.output, b.context, b.result, b.input);
-        } else {
-          Ops::linear_forward(x, "encore::attn::output", b.output, b.context, *undropped);
-          kernels::dropout_forward<Space, T>(
-              x.stream(), x.template matrix<const T>(*undropped), x.template matrix<const T>(b.input),
-              x.template matrix<T>(b.result), x.template pointer<const double>(probability),
-              x.device().random().state("default"), b.dropout_segment);
-        }
-      });
+  segment.reads = buffers_of(b.input, b.norm.weight.value, value_of(b.norm.bias), b.qkv.weight.value,
+                             value_of(b.qkv.bias));
+  if (result) append(segment.reads, b.output.weight.value);
+  if (result) append(segment.reads, value_of(b.output.bias));
+  for (const BufferId id : {cosine, sine, probability, attention_probability}) append(segment.reads, id);
+  segment.writes =
+      buffers_of(result, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp, undropped);
+  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
+    Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, geometry.epsilon);
+    Ops::linear_forward(x, "encore::attn::qkv", b.qkv, b.normalized, b.projected);
+    if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, b.projected, false);
+    const T* projected = x.template pointer<const T>(b.projected);
+    x.device().attention().template forward<T>(
+        x.stream(), geometry.shape,
+        dropout_of(x, geometry, attention_probability, b.attention_dropout_segment),
+        geometry.in_projected(projected, 0), geometry.in_projected(projected, geometry.shape.heads),
+        geometry.in_projected(projected, geometry.shape.heads + geometry.shape.kv_heads),
+        geometry.in_context(x.template pointer<T>(b.context)),
+        x.template pointer<Accumulator<T>>(b.log_sum_exp));
+    if (!result) return;
+    if (!geometry.drops) {
+      Ops::linear_forward(x, "encore::attn::output", b.output, b.context, *result, b.input);
+    } else {
+      Ops::linear_forward(x, "encore::attn::output", b.output, b.context, *undropped);
+      kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
+                                         x.template matrix<const T>(b.input), x.template matrix<T>(*result),
+                                         x.template pointer<const double>(probability),
+                                         x.device().random().state("default"), b.dropout_segment);
+    }
+  });
+}
+
+}  // namespace
+
+template <class Space, class T, class G>
+AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                          std::int64_t layer, BufferId input) {
+  const std::string parameters = "layer." + std::to_string(layer) + "/attn";
+  const std::string name = builder.prefix(microbatch) + parameters;
+  AttentionBuffers b{};
+  b.norm = builder.norm(parameters + "/norm");
+  b.qkv = builder.linear(parameters + "/qkv");
+  b.output = builder.linear(parameters + "/output");
+  b.input = input;
+  b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+  b.attention_dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::attention);
+  b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::attention_result);
+  add_temporaries(builder, name, b);
+  append_computation(builder,
+                     {name + "/forward",
+                      Module::attn,
+                      Phase::forward,
+                      static_cast<std::int32_t>(layer),
+                      static_cast<std::int32_t>(microbatch),
+                      {},
+                      {}},
+                     name, b, b.result);
   return b;
 }
 
 template <class Space, class T, class G>
-void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
-                               std::int64_t layer, const AttentionBuffers& b, BufferId residual) {
+AttentionBuffers append_attention_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                            std::int64_t layer, const AttentionBuffers& forward,
+                                            bool with_result) {
+  const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/attn/recompute";
+  AttentionBuffers b = forward;
+  if (with_result)
+    b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+  add_temporaries(builder, name, b);
+  append_computation(builder,
+                     {name,
+                      Module::attn,
+                      Phase::backward,
+                      static_cast<std::int32_t>(layer),
+                      static_cast<std::int32_t>(microbatch),
+                      {},
+                      {}},
+                     name, b, with_result ? std::optional(b.result) : std::nullopt);
+  return b;
+}
+
+template <class Space, class T, class G>
+std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>& builder,
+                                                      std::int64_t microbatch, std::int64_t layer,
+                                                      const AttentionBuffers& b, BufferId residual) {
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/attn";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
   const AttentionGeometry geometry = geometry_of(builder);
+  const bool delayed = builder.shape.delay_weight_gradients;
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
     return builder.template add<T>(name + suffix, {tokens, columns});
   };
-  std::optional<BufferId> dropped;
-  if (geometry.drops) dropped = temporary("/dropped_gradient", hidden);
-  const BufferId output_gradient = dropped.value_or(residual);
+  std::optional<BufferId> dropped, kept;
+  if (geometry.drops) {
+    dropped = temporary("/dropped_gradient", hidden);
+  } else if (delayed) {
+    kept = temporary("/output_gradient", hidden);
+  }
+  const BufferId output_gradient = dropped ? *dropped : kept.value_or(residual);
   const BufferId context_gradient =
       temporary("/context_gradient", geometry.shape.heads * geometry.shape.head_dim);
   const BufferId projected_gradient = temporary("/qkv_gradient", geometry.row());
@@ -156,38 +205,38 @@ void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
           builder.device.attention().template workspace_bytes<T>(geometry.shape, sizing))});
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
       name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
-  const auto bias_workspace = [&](const LinearBuffers& linear, const std::string& suffix,
-                                  std::int64_t columns) -> std::optional<BufferId> {
-    if (!linear.bias) return std::nullopt;
-    return builder.template add<Accumulator<T>>(name + suffix,
-                                                {kernels::bias_workspace_rows(tokens), columns});
-  };
-  const auto output_workspace = bias_workspace(b.output, "/output_bias_workspace", hidden);
-  const auto qkv_workspace = bias_workspace(b.qkv, "/qkv_bias_workspace", geometry.row());
+  std::vector<LinearGradient> weights{
+      linear_gradient(builder, name + "/output_bias_workspace", "encore::attn::output_wgrad", b.output,
+                      b.context, output_gradient),
+      linear_gradient(builder, name + "/qkv_bias_workspace", "encore::attn::qkv_wgrad", b.qkv, b.normalized,
+                      projected_gradient)};
+  if (!delayed)
+    for (LinearGradient& gradient : weights) gradient.accumulate = builder.accumulates(gradient.linear);
   const BufferId probability = builder.scalar("dropout");
   const BufferId attention_probability = builder.scalar("attention_dropout");
   const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
-  const bool accumulate = microbatch > 0;
+  const bool accumulate = builder.accumulates(b.norm);
+  std::vector<BufferId> writes =
+      buffers_of(residual, dropped, kept, context_gradient, projected_gradient, normalized_gradient,
+                 attention_workspace, norm_workspace, b.norm.weight.gradient, gradient_of(b.norm.bias));
+  if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
       {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
        static_cast<std::int32_t>(microbatch),
        buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,
                   b.norm.weight.value, b.qkv.weight.value, b.output.weight.value, cosine, sine, probability,
                   attention_probability),
-       buffers_of(residual, dropped, context_gradient, projected_gradient, normalized_gradient,
-                  attention_workspace, norm_workspace, output_workspace, qkv_workspace,
-                  b.norm.weight.gradient, gradient_of(b.norm.bias), b.qkv.weight.gradient,
-                  gradient_of(b.qkv.bias), b.output.weight.gradient, gradient_of(b.output.bias))},
+       writes},
       [=](Execution<Space>& x) {
         if (dropped)
           kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
                                               x.template matrix<T>(*dropped),
                                               x.template pointer<const double>(probability),
                                               x.device().random().state("default"), b.dropout_segment);
+        if (kept) Ops::copy(x, "encore::attn::output_gradient", residual, *kept);
         Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient,
                                    context_gradient);
-        Ops::template linear_backward_weight<G>(x, "encore::attn::output_wgrad", b.output, b.context,
-                                                output_gradient, output_workspace, accumulate);
+        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
         const T* projected = x.template pointer<const T>(b.projected);
         T* gradient = x.template pointer<T>(projected_gradient);
         const std::int64_t keys = geometry.shape.heads, values = keys + geometry.shape.kv_heads;
@@ -205,18 +254,21 @@ void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
         if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, projected_gradient, true);
         Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
                                    normalized_gradient);
-        Ops::template linear_backward_weight<G>(x, "encore::attn::qkv_wgrad", b.qkv, b.normalized,
-                                                projected_gradient, qkv_workspace, accumulate);
+        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
         Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, true,
                                        norm_workspace, accumulate);
       });
+  if (!delayed) weights.clear();
+  return weights;
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                                      \
   template AttentionBuffers append_attention_forward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t, \
                                                      BufferId);                                              \
-  template void append_attention_backward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,            \
-                                          const AttentionBuffers&, BufferId);
+  template AttentionBuffers append_attention_recompute(StackBuilder<SPACE, T, G>&, std::int64_t,             \
+                                                       std::int64_t, const AttentionBuffers&, bool);         \
+  template std::vector<LinearGradient> append_attention_backward(                                            \
+      StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t, const AttentionBuffers&, BufferId);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -17,7 +17,7 @@ EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, st
       builder.step.program.outline().find_buffer("microbatch." + std::to_string(microbatch) + "/ids").value();
   b.result = builder.template add<T>(name + "/result", {tokens, hidden});
   const bool drops = builder.drops();
-  if (drops) b.dropout_segment = builder.next_random_segment();
+  if (drops) b.dropout_segment = builder.random_segment(microbatch, 0, RandomPlace::embedding);
   const BufferId probability = builder.scalar("dropout");
   builder.step.program.add_segment(
       {name + "/forward", Module::embedding, Phase::forward, -1, static_cast<std::int32_t>(microbatch),
@@ -45,9 +45,10 @@ void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
   const BufferId order = builder.template add<std::int32_t>(name + "/order", {tokens});
   const BufferId workspace = builder.template add<Accumulator<T>>(
       name + "/backward_workspace", {kernels::embedding_workspace_rows(tokens), hidden});
-  const bool drops = builder.drops(), accumulate = microbatch > 0;
+  const bool drops = builder.drops();
   // The head has already put its share into a tied table's gradient.
-  const bool accumulate_tokens = accumulate || builder.model.tie_embeddings;
+  const bool accumulate_tokens = builder.accumulates(b.tokens);
+  const bool accumulate_positions = b.positions && builder.accumulates(*b.positions);
   const BufferId probability = builder.scalar("dropout");
   builder.step.program.add_segment(
       {name + "/backward", Module::embedding, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
@@ -69,7 +70,7 @@ void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
         if (b.positions)
           kernels::position_embedding_backward<Space, T, G>(
               x.stream(), x.template matrix<const T>(residual), sequence,
-              x.template matrix<G>(*b.positions->gradient), accumulate);
+              x.template matrix<G>(*b.positions->gradient), accumulate_positions);
       });
 }
 

@@ -21,7 +21,7 @@ HeadBuffers append_head_forward(StackBuilder<Space, T, G>& builder, std::int64_t
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "head";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden, vocab = builder.model.vocab;
-  const bool training = builder.training(), accumulate = microbatch > 0;
+  const bool training = builder.training(), accumulate = builder.accumulates(builder.step.loss);
   HeadBuffers b{};
   b.norm = builder.norm("head/norm");
   b.weight = builder.parameter(builder.model.tie_embeddings ? "embedding/tokens" : "head/logits.weight");
@@ -65,17 +65,19 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
       builder.template add<T>(name + "/normalized_gradient", {tokens, hidden});
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
       name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
-  const bool accumulate = microbatch > 0;
+  const LinearBuffers linear{b.weight, std::nullopt, false};
+  const LinearGradient weight_gradient{
+      "encore::head::logits_wgrad", linear, b.normalized, b.logits, std::nullopt,
+      builder.accumulates(linear)};
+  const bool accumulate = builder.accumulates(b.norm);
   builder.step.program.add_segment(
       {name + "/backward", Module::head, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
        buffers_of(b.input, b.norm.weight.value, b.weight.value, b.normalized, b.statistics, b.logits),
-       buffers_of(residual, normalized_gradient, norm_workspace, b.weight.gradient, b.norm.weight.gradient,
+       buffers_of(residual, normalized_gradient, norm_workspace, weight_gradient, b.norm.weight.gradient,
                   gradient_of(b.norm.bias))},
       [=](Execution<Space>& x) {
-        const LinearBuffers linear{b.weight, std::nullopt, false};
         Ops::linear_backward_input(x, "encore::head::logits_dgrad", linear, b.logits, normalized_gradient);
-        Ops::template linear_backward_weight<G>(x, "encore::head::logits_wgrad", linear, b.normalized,
-                                                b.logits, std::nullopt, accumulate);
+        Ops::template linear_backward_weight<G>(x, weight_gradient);
         Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, false,
                                        norm_workspace, accumulate);
       });

@@ -17,6 +17,15 @@ inline void append(std::vector<BufferId>& list, const NormStatistics& statistics
   append(list, statistics.inverse);
   append(list, statistics.mean);
 }
+/// What computing a weight gradient writes.
+inline void append(std::vector<BufferId>& list, const LinearGradient& gradient) {
+  append(list, gradient.linear.weight.gradient);
+  if (gradient.linear.bias) append(list, gradient.linear.bias->gradient);
+  append(list, gradient.workspace);
+}
+inline void append(std::vector<BufferId>& list, const std::vector<LinearGradient>& gradients) {
+  for (const LinearGradient& gradient : gradients) append(list, gradient);
+}
 template <class... Ids>
 std::vector<BufferId> buffers_of(const Ids&... ids) {
   std::vector<BufferId> list;
@@ -28,6 +37,19 @@ inline std::optional<BufferId> value_of(const std::optional<ParameterBuffers>& p
 }
 inline std::optional<BufferId> gradient_of(const std::optional<ParameterBuffers>& parameter) {
   return parameter ? parameter->gradient : std::nullopt;
+}
+
+/// A weight gradient to be computed, with a new buffer as the workspace that a bias needs.
+template <class Space, class T, class G>
+LinearGradient linear_gradient(StackBuilder<Space, T, G>& builder, const std::string& workspace,
+                               const char* label, const LinearBuffers& linear, BufferId input,
+                               BufferId output_gradient) {
+  LinearGradient gradient{label, linear, input, output_gradient, std::nullopt};
+  if (linear.bias)
+    gradient.workspace = builder.template add<Accumulator<T>>(
+        workspace, {kernels::bias_workspace_rows(builder.tokens()),
+                    builder.step.program.outline().buffer(output_gradient).shape.back()});
+  return gradient;
 }
 
 template <class Space, class T>
@@ -76,6 +98,11 @@ struct Operations {
     return {kernels::normalization_workspace_rows(tokens, hidden) * (norm.bias ? 2 : 1), hidden};
   }
 
+  static void copy(Execution<Space>& x, const char* label, BufferId from, BufferId to) {
+    const auto source = x.template vector<const T>(from);
+    x.stream().copy(x.template pointer<T>(to), source.data(), source.size() * sizeof(T), label);
+  }
+
   /// output = input * weight + bias + addend
   static void linear_forward(Execution<Space>& x, const char* label, const LinearBuffers& linear,
                              BufferId input, BufferId output, std::optional<BufferId> addend = std::nullopt) {
@@ -104,24 +131,23 @@ struct Operations {
   }
 
   template <class G>
-  static void linear_backward_weight(Execution<Space>& x, const char* label, const LinearBuffers& linear,
-                                     BufferId input, BufferId output_gradient,
-                                     std::optional<BufferId> workspace, bool accumulate) {
+  static void linear_backward_weight(Execution<Space>& x, const LinearGradient& g) {
+    const LinearBuffers& linear = g.linear;
     const auto gradient = x.template matrix<G>(*linear.weight.gradient);
     backend::MatrixProductOptions<G> options;
     options.addend = gradient.data();
-    options.beta = accumulate ? 1.0F : 0.0F;
-    const auto first = linear.inputs_first ? input : output_gradient;
-    const auto second = linear.inputs_first ? output_gradient : input;
+    options.beta = g.accumulate ? 1.0F : 0.0F;
+    const auto first = linear.inputs_first ? g.input : g.output_gradient;
+    const auto second = linear.inputs_first ? g.output_gradient : g.input;
     using enum backend::Transpose;
     x.device().blas().template multiply<T, G>(
-        x.stream(), label, yes, backend::operand<const T, Space>(x.template matrix<const T>(first)), no,
+        x.stream(), g.label, yes, backend::operand<const T, Space>(x.template matrix<const T>(first)), no,
         backend::operand<const T, Space>(x.template matrix<const T>(second)),
         backend::operand<G, Space>(gradient), options);
     if (linear.bias)
-      kernels::bias_backward<Space, T, G>(x.stream(), x.template matrix<const T>(output_gradient),
+      kernels::bias_backward<Space, T, G>(x.stream(), x.template matrix<const T>(g.output_gradient),
                                           x.template vector<G>(*linear.bias->gradient),
-                                          x.template matrix<A>(workspace.value()), accumulate);
+                                          x.template matrix<A>(g.workspace.value()), g.accumulate);
   }
 };
 

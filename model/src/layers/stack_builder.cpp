@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stack_builder.hpp"
 
+#include <encore/backend/error.hpp>
+
 #include <array>
 #include <utility>
 
@@ -106,6 +108,22 @@ NormStatistics StackBuilder<Space, T, G>::statistics(const std::string& name) {
 template <class Space, class T, class G>
 BufferId StackBuilder<Space, T, G>::scalar(const std::string& name) const {
   return step.program.outline().find_buffer("scalar/" + name).value();
+}
+
+template <class Space, class T, class G>
+std::uint32_t StackBuilder<Space, T, G>::random_segment(std::int64_t microbatch, std::int64_t layer,
+                                                        RandomPlace place) const {
+  const std::int64_t residual = drops() ? 1 : 0, attention = drops_attention() ? 1 : 0;
+  const std::int64_t of_layer = attention + 2 * residual;
+  const std::int64_t first = microbatch * (residual + model.layers * of_layer);
+  const std::int64_t first_of_layer = first + residual + layer * of_layer;
+  switch (place) {
+    case RandomPlace::embedding: return static_cast<std::uint32_t>(first);
+    case RandomPlace::attention: return static_cast<std::uint32_t>(first_of_layer);
+    case RandomPlace::attention_result: return static_cast<std::uint32_t>(first_of_layer + attention);
+    case RandomPlace::mlp_result: return static_cast<std::uint32_t>(first_of_layer + attention + residual);
+  }
+  throw InternalError("no such place of random numbers");
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T, G) template class StackBuilder<SPACE, T, G>;

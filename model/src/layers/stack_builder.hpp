@@ -7,8 +7,10 @@
 #include <encore/model/files/parameter_layout.hpp>
 #include <encore/model/step_program.hpp>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace encore::model {
@@ -19,6 +21,7 @@ using graph::BufferKind;
 using graph::Execution;
 using graph::Module;
 using graph::Phase;
+using graph::Segment;
 
 template <class T>
 using Accumulator = backend::Accumulator<T>;
@@ -42,11 +45,24 @@ struct LinearBuffers {
   bool inputs_first;
 };
 
+/// The gradient of a linear layer's weight and bias, to be computed from its input and its output's gradient.
+struct LinearGradient {
+  const char* label;
+  LinearBuffers linear;
+  BufferId input;
+  BufferId output_gradient;
+  std::optional<BufferId> workspace;  ///< for the bias
+  bool accumulate = false;
+};
+
 /// What a normalization saves for its backward pass.
 struct NormStatistics {
   std::optional<BufferId> mean;
   BufferId inverse;
 };
+
+/// Where a microbatch draws random numbers.
+enum class RandomPlace { embedding, attention, attention_result, mlp_result };
 
 /// Builds the program of a step. T is the type of weights and activations, G that of gradients.
 template <class Space, class T, class G>
@@ -82,14 +98,29 @@ class StackBuilder {
   LinearBuffers linear(const std::string& name);
   NormStatistics statistics(const std::string& name);
   BufferId scalar(const std::string& name) const;
-  /// A number that no other random draw of the program has.
-  std::uint32_t next_random_segment() { return random_segments_++; }
+  /// A number that no other random draw of the program has, whatever the order of the segments.
+  std::uint32_t random_segment(std::int64_t microbatch, std::int64_t layer, RandomPlace place) const;
+
+  bool recomputes(RecomputeModule module) const {
+    return training() && std::ranges::find(shape.recompute, module) != shape.recompute.end();
+  }
+
+  /// Whether the segment that is appended next must add to these gradients (or to the loss): false for the
+  /// first of the step, which overwrites them. Call it once a segment and buffer.
+  bool accumulates(BufferId id) { return !written_.insert(id).second; }
+  bool accumulates(const ParameterBuffers& parameter) { return accumulates(*parameter.gradient); }
+  /// The same for a layer whose weight and bias are always written together.
+  template <class Layer>
+  bool accumulates(const Layer& layer) {
+    if (layer.bias) accumulates(*layer.bias);
+    return accumulates(layer.weight);
+  }
 
  private:
   void add_parameters();
   void add_inputs();
 
-  std::uint32_t random_segments_ = 0;
+  std::unordered_set<BufferId> written_;
 };
 
 /// Buffers of one attention block in one microbatch, from forward to backward.
@@ -139,7 +170,9 @@ struct HeadBuffers {
 };
 
 // One pair a layer kind; each appends the segments of one microbatch. Backward adds into `residual`, the
-// gradient of the residual stream, and into parameter gradients unless the microbatch is the first.
+// gradient of the residual stream, and into parameter gradients unless it is the first to write them.
+// Recompute returns the buffers that backward has to use instead of those of forward. Backward returns the
+// weight gradients that it left for later.
 template <class Space, class T, class G>
 EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch);
 template <class Space, class T, class G>
@@ -149,14 +182,26 @@ template <class Space, class T, class G>
 AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
                                           std::int64_t layer, BufferId input);
 template <class Space, class T, class G>
-void append_attention_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
-                               std::int64_t layer, const AttentionBuffers& buffers, BufferId residual);
+AttentionBuffers append_attention_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                            std::int64_t layer, const AttentionBuffers& forward,
+                                            bool with_result);
+template <class Space, class T, class G>
+std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>& builder,
+                                                      std::int64_t microbatch, std::int64_t layer,
+                                                      const AttentionBuffers& buffers, BufferId residual);
 template <class Space, class T, class G>
 MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
                               BufferId input);
 template <class Space, class T, class G>
-void append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
-                         const MlpBuffers& buffers, BufferId residual);
+MlpBuffers append_mlp_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                std::int64_t layer, const MlpBuffers& forward);
+template <class Space, class T, class G>
+std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                                std::int64_t layer, const MlpBuffers& buffers,
+                                                BufferId residual);
+template <class Space, class T, class G>
+void append_weight_gradients(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
+                             Module module, std::vector<LinearGradient> gradients);
 template <class Space, class T, class G>
 HeadBuffers append_head_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, BufferId input);
 template <class Space, class T, class G>

@@ -1,36 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/model/files/pipeline_schedule.hpp>
+
 #include "stack_builder.hpp"
 
 namespace encore::model {
 
+namespace {
+
+/// Appends one pass after the other.
+template <class Space, class T, class G>
+class Passes {
+ public:
+  Passes(StackBuilder<Space, T, G>& builder, const PipelineShape& pipeline)
+      : builder_(builder),
+        pipeline_(pipeline),
+        layers_of_chunk_(builder.model.layers / pipeline.chunks()),
+        microbatches_(static_cast<std::size_t>(pipeline.microbatches)) {}
+
+  void append(const PipelinePass& pass) {
+    if (pass.kind == PassKind::forward) {
+      forward(pass.microbatch, pass.chunk);
+    } else if (builder_.training()) {
+      backward(pass.microbatch, pass.chunk);
+    }
+  }
+
+ private:
+  struct Layer {
+    AttentionBuffers attention;
+    MlpBuffers mlp;
+  };
+  struct Delayed {
+    std::int64_t layer;
+    Module module;
+    std::vector<LinearGradient> gradients;
+  };
+  /// What the passes of a microbatch hand on to each other.
+  struct Microbatch {
+    EmbeddingBuffers embedding;
+    std::vector<Layer> layers;
+    HeadBuffers head;
+    BufferId stream;    ///< the residual stream as far as it has come
+    BufferId residual;  ///< its gradient
+  };
+
+  void forward(std::int64_t number, std::int64_t chunk) {
+    Microbatch& microbatch = microbatches_[static_cast<std::size_t>(number)];
+    if (chunk == 0) {
+      microbatch.embedding = append_embedding_forward(builder_, number);
+      microbatch.stream = microbatch.embedding.result;
+    }
+    for (std::int64_t layer = chunk * layers_of_chunk_; layer < (chunk + 1) * layers_of_chunk_; ++layer) {
+      const AttentionBuffers attention = append_attention_forward(builder_, number, layer, microbatch.stream);
+      const MlpBuffers mlp = append_mlp_forward(builder_, number, layer, attention.result);
+      microbatch.stream = mlp.result;
+      microbatch.layers.push_back({attention, mlp});
+    }
+    if (chunk == pipeline_.chunks() - 1)
+      microbatch.head = append_head_forward(builder_, number, microbatch.stream);
+  }
+
+  void backward(std::int64_t number, std::int64_t chunk) {
+    Microbatch& microbatch = microbatches_[static_cast<std::size_t>(number)];
+    if (chunk == pipeline_.chunks() - 1) {
+      microbatch.residual = builder_.template add<T>(builder_.prefix(number) + "residual_gradient",
+                                                     {builder_.tokens(), builder_.model.hidden});
+      append_head_backward(builder_, number, microbatch.head, microbatch.residual);
+    }
+    for (std::int64_t layer = (chunk + 1) * layers_of_chunk_ - 1; layer >= chunk * layers_of_chunk_; --layer)
+      layer_backward(number, layer, microbatch.layers[static_cast<std::size_t>(layer)], microbatch.residual);
+    if (chunk == 0) {
+      append_embedding_backward(builder_, number, microbatch.embedding, microbatch.residual);
+      microbatch = {};
+    }
+    for (Delayed& delayed : delayed_)
+      append_weight_gradients(builder_, number, delayed.layer, delayed.module, std::move(delayed.gradients));
+    delayed_.clear();
+  }
+
+  void layer_backward(std::int64_t number, std::int64_t layer, Layer& buffers, BufferId residual) {
+    const bool full = builder_.recomputes(RecomputeModule::full);
+    if (full) {
+      buffers.attention = append_attention_recompute(builder_, number, layer, buffers.attention, true);
+      buffers.mlp.input = buffers.attention.result;
+    }
+    if (full || builder_.recomputes(RecomputeModule::mlp))
+      buffers.mlp = append_mlp_recompute(builder_, number, layer, buffers.mlp);
+    delay(layer, Module::mlp, append_mlp_backward(builder_, number, layer, buffers.mlp, residual));
+    if (builder_.recomputes(RecomputeModule::attn))
+      buffers.attention = append_attention_recompute(builder_, number, layer, buffers.attention, false);
+    delay(layer, Module::attn,
+          append_attention_backward(builder_, number, layer, buffers.attention, residual));
+  }
+
+  void delay(std::int64_t layer, Module module, std::vector<LinearGradient> gradients) {
+    if (!gradients.empty()) delayed_.push_back({layer, module, std::move(gradients)});
+  }
+
+  StackBuilder<Space, T, G>& builder_;
+  PipelineShape pipeline_;
+  std::int64_t layers_of_chunk_;
+  std::vector<Microbatch> microbatches_;
+  std::vector<Delayed> delayed_;
+};
+
+}  // namespace
+
 template <class Space, class T, class G>
 StepProgram<Space> build_step_program(backend::Device<Space>& device, const ModelConfiguration& model,
                                       const ParameterLayout& layout, const StepShape& shape) {
+  const PipelineShape pipeline{shape.pipeline, shape.virtual_stages, shape.microbatches};
+  require(pipeline.chunks() > 0 && model.layers % pipeline.chunks() == 0,
+          "the layers cannot be dealt out evenly to the chunks of the pipeline");
   StackBuilder<Space, T, G> builder(device, model, layout, shape);
   append_label_count(builder);
-  for (std::int64_t microbatch = 0; microbatch < shape.microbatches; ++microbatch) {
-    const EmbeddingBuffers embedding = append_embedding_forward(builder, microbatch);
-    std::vector<AttentionBuffers> attention;
-    std::vector<MlpBuffers> mlp;
-    BufferId stream = embedding.result;
-    for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-      attention.push_back(append_attention_forward(builder, microbatch, layer, stream));
-      mlp.push_back(append_mlp_forward(builder, microbatch, layer, attention.back().result));
-      stream = mlp.back().result;
-    }
-    const HeadBuffers head = append_head_forward(builder, microbatch, stream);
-    if (!shape.training) continue;
-
-    const BufferId residual = builder.template add<T>(builder.prefix(microbatch) + "residual_gradient",
-                                                      {builder.tokens(), model.hidden});
-    append_head_backward(builder, microbatch, head, residual);
-    for (std::int64_t layer = model.layers - 1; layer >= 0; --layer) {
-      append_mlp_backward(builder, microbatch, layer, mlp[static_cast<std::size_t>(layer)], residual);
-      append_attention_backward(builder, microbatch, layer, attention[static_cast<std::size_t>(layer)],
-                                residual);
-    }
-    append_embedding_backward(builder, microbatch, embedding, residual);
-  }
+  Passes<Space, T, G> passes(builder, pipeline);
+  for (const PipelinePass& pass : merged_order(pipeline)) passes.append(pass);
   if (shape.training) append_optimizer(builder, shape);
   return std::move(builder.step);
 }

@@ -34,13 +34,18 @@ inline graph::CapturePolicy policy_of(const GraphConfiguration& configuration) {
   return policy;
 }
 
-inline StepShape training_shape_of(const TrainConfiguration& train) {
+inline StepShape training_shape_of(const Configuration& configuration) {
+  const TrainConfiguration& train = configuration.train;
   return {train.microbatches,
           train.microbatch,
           train.seq,
           true,
           train.optimizer_state == Precision::bf16 ? backend::DataType::bfloat16 : backend::DataType::float32,
-          train.master_weights};
+          train.master_weights,
+          configuration.parallel.pipeline,
+          configuration.parallel.virtual_stages,
+          train.recompute,
+          train.delay_wgrad};
 }
 
 /// The boundary checks of a step's program.
@@ -66,7 +71,7 @@ template <class Space, class T, class G>
 std::unique_ptr<ShapedStep<Space>> make_shaped_step(backend::Device<Space>& device,
                                                     const Configuration& configuration,
                                                     const ParameterLayout& layout, const BatchShape& shape) {
-  StepShape step_shape = training_shape_of(configuration.train);
+  StepShape step_shape = training_shape_of(configuration);
   step_shape.microbatches = shape.microbatches;
   step_shape.sequences = shape.sequences;
   step_shape.tokens = shape.tokens;

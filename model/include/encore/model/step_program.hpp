@@ -20,6 +20,10 @@ struct StepShape {
   bool training = true;       ///< false: forward only, without dropout, logits kept
   backend::DataType optimizer_state = backend::DataType::float32;
   bool master_weights = false;
+  std::int64_t pipeline = 1;        ///< stages; model.layers is a multiple of pipeline * virtual_stages
+  std::int64_t virtual_stages = 1;  ///< chunks of a stage
+  std::vector<RecomputeModule> recompute = {};
+  bool delay_weight_gradients = false;
 };
 
 /// The numbers that a training step reads from device memory, in the order of the `scalars` buffer.
@@ -42,9 +46,12 @@ struct StepProgram {
   std::vector<graph::BufferId> logits;
 };
 
-/// Builds the program: for each microbatch forward and backward through all layers, then (training) the
-/// gradient norm, AdamW, and the advance of the random streams. T is the type of weights and activations,
-/// G that of gradients. The device is asked for workspace sizes only.
+/// Builds the program: forward and backward of every microbatch through every chunk of layers, in the order of
+/// merged_order() (one stage: microbatch by microbatch), then (training) the gradient norm, AdamW, and the
+/// advance of the random streams. Random numbers depend on microbatch and layer, not on that order.
+/// A recomputed module has a segment `<module>/recompute` before its backward; a delayed weight gradient has
+/// one, `<module>/weight_gradient`, behind all other backward segments of its chunk. Neither changes a number.
+/// T is the type of weights and activations, G that of gradients. The device is asked for workspace sizes only.
 template <class Space, class T, class G>
 StepProgram<Space> build_step_program(backend::Device<Space>& device, const ModelConfiguration& model,
                                       const ParameterLayout& layout, const StepShape& shape);

@@ -23,6 +23,11 @@ enum class Precision { fp32, bf16 };
 enum class BackendKind { serial, openmp, cuda };
 enum class GraphImplementation { none, layer, full_iteration };
 enum class GraphModule { attn, mlp, moe, moe_router, moe_preprocess, mamba };
+enum class RecomputeModule {
+  attn,
+  mlp,
+  full  ///< whole layers: only each layer's input is kept
+};
 enum class OptimizerPlacement {
   separate,  ///< a run of its own, recorded apart
   joined,    ///< part of the full iteration's run
@@ -39,6 +44,7 @@ std::string_view name_of(Precision value) noexcept;
 std::string_view name_of(BackendKind value) noexcept;
 std::string_view name_of(GraphImplementation value) noexcept;
 std::string_view name_of(GraphModule value) noexcept;
+std::string_view name_of(RecomputeModule value) noexcept;
 std::string_view name_of(OptimizerPlacement value) noexcept;
 std::string_view name_of(AboveLargest value) noexcept;
 
@@ -94,6 +100,10 @@ struct TrainConfiguration {
   Precision optimizer_state = Precision::fp32;
   bool master_weights = false;
   std::int64_t checkpoint_interval = 0;  ///< steps; 0: only after the last
+  /// What backward computes again instead of keeping it. Each once, in the order of the enumeration; `full`
+  /// alone.
+  std::vector<RecomputeModule> recompute;
+  bool delay_wgrad = false;  ///< weight gradients of attn and mlp after all input gradients of a chunk
 
   friend bool operator==(const TrainConfiguration&, const TrainConfiguration&) = default;
 };
@@ -120,6 +130,7 @@ struct ParallelConfiguration {
   std::int64_t tensor = 1;
   std::int64_t expert = 1;
   std::int64_t pipeline = 1;
+  std::int64_t virtual_stages = 1;  ///< chunks of each pipeline stage
 
   friend bool operator==(const ParallelConfiguration&, const ParallelConfiguration&) = default;
 };
