@@ -15,8 +15,12 @@ void check_shape(const PipelineShape& shape) {
   require(shape.stages > 0 && shape.virtual_stages > 0 && shape.microbatches > 0,
           "a pipeline needs at least one stage, one chunk a stage and one microbatch");
   require(shape.virtual_stages == 1 || shape.stages > 1, "several chunks a stage need several stages");
-  require(shape.virtual_stages == 1 || shape.microbatches % shape.stages == 0,
-          "an interleaved pipeline needs a multiple of its stages in microbatches");
+  if (shape.virtual_stages > 1 && shape.microbatches % shape.stages != 0)
+    throw ConfigurationError(
+        fmt::format("{} microbatches must be a multiple of parallel.pipeline = {}: with "
+                    "parallel.virtual_stages above 1 a "
+                    "stage changes its chunk after so many microbatches",
+                    shape.microbatches, shape.stages));
 }
 
 /// The number-th forward (or backward) pass of a stage.

@@ -38,8 +38,8 @@ std::string describe(const PipelinePass& pass);
 /// A stage first runs its warm-up forwards (the number of stages behind it; interleaved: twice that number and
 /// stages * (virtual_stages - 1)), then one forward and one backward by turns, then what is left of backward.
 /// Interleaved, a stage changes its chunk after every `stages` microbatches.
-/// Throws InternalError unless all numbers are positive, the stage exists, virtual_stages is 1 where stages
-/// is, and interleaved microbatches are a multiple of stages.
+/// Throws ConfigurationError unless interleaved microbatches are a multiple of stages, and InternalError unless
+/// all numbers are positive, the stage exists, and virtual_stages is 1 where stages is.
 std::vector<PipelinePass> stage_order(const PipelineShape& shape, std::int64_t stage);
 
 /// The passes of all stages in one order for one process: by the time at which each would start if every stage
