@@ -18,7 +18,10 @@ namespace {
 
 /// Keeps the lines of the steps before `step`, for logs whose line is the step alone.
 LineLog::KeepLine before(int step) {
-  return [step](std::string_view line) { return std::stoi(std::string(line)) < step; };
+  return [step](std::string_view line) {
+    return line.find_first_not_of("0123456789") == std::string_view::npos &&
+           std::stoi(std::string(line)) < step;
+  };
 }
 
 }  // namespace
@@ -32,6 +35,27 @@ TEST_CASE("a log stands under its name once it is finished, and can be read whil
   CHECK_FALSE(std::filesystem::exists(folder / "log"));
   log.finish();
   CHECK(read_bytes(folder / "log") == "1\n2\n");
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a resumed log takes its old lines from where there are more of them") {
+  const TemporaryFolder folder;
+  const auto resumed = [&](const char* finished, const char* unfinished) {
+    write_bytes(folder / "log", finished);
+    write_bytes(folder / "log.partial", unfinished);
+    LineLog log(folder / "log", before(5));
+    log.append("5");
+    log.finish();
+    return read_bytes(folder / "log");
+  };
+  // Killed while it copied the lines of the finished log.
+  CHECK(resumed("1\n2\n3\n4\n", "1\n2\n") == "1\n2\n3\n4\n5\n");
+  CHECK(resumed("1\n2\n3\n4\n", "1\n2\n3") == "1\n2\n3\n4\n5\n");
+  CHECK(resumed("1\n2\n3\n4\n", "") == "1\n2\n3\n4\n5\n");
+  CHECK(resumed("1\n2\n", "1\n2\n3\n4\n5\n6") == "1\n2\n3\n4\n5\n");
+  // As many lines in both: the killed run is the later one.
+  CHECK(resumed("1\n2\n3\n4\n", "01\n2\n3\n4\n") == "01\n2\n3\n4\n5\n");
+  CHECK(resumed("1\n2\n3\n4\n9\n", "1\n2\n3\n4\n") == "1\n2\n3\n4\n5\n");
   CHECK(folder.files() == 1);
 }
 

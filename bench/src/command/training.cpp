@@ -61,7 +61,12 @@ Training::Training(const TrainOptions& options, Console& console, model::Resolve
     const model::LoadedCheckpoint loaded = model::load_checkpoint(*options.configuration.load, *trainer_);
     if (loaded.resumes) steps_done = loaded.steps_done;
   }
-  if (options.log && !complete()) log_ = open_log(*options.log, steps_done);
+  if (!options.log) return;
+  if (complete()) {
+    finish_left_log(*options.log, steps_done);
+  } else {
+    log_ = open_log(*options.log, steps_done);
+  }
 }
 
 std::string Training::introduction() const {
@@ -129,10 +134,13 @@ void Training::train_step(Progress& progress) {
   const auto start = Clock::now();
   const std::int64_t done = trainer_->steps_done();
   data_.set_batch(done, *trainer_);
-  StepRecord record{.result = {}, .learning_rate = learning_rate(done), .tokens_per_second = 0};
-  record.result = trainer_->step(record.learning_rate);
-  record.tokens_per_second = static_cast<double>(tokens_of_step(configuration_.train)) /
-                             std::chrono::duration<double>(Clock::now() - start).count();
+  const double rate = learning_rate(done);
+  model::StepResult result = trainer_->step(rate);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const StepRecord record{
+      .result = std::move(result),
+      .learning_rate = rate,
+      .tokens_per_second = static_cast<double>(tokens_of_step(configuration_.train)) / seconds};
   totals_.add(record.result);
   write_log(record);
   progress.show(record);

@@ -3,6 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <fstream>
+#include <string>
+
 namespace encore::command {
 
 namespace {
@@ -38,6 +42,15 @@ std::unique_ptr<model::LineLog> open_log(const std::filesystem::path& path, std:
     const std::int64_t step = step_of(line);
     return step >= 1 && step <= steps_done;
   });
+}
+
+void finish_left_log(const std::filesystem::path& path, std::int64_t steps_done) {
+  std::filesystem::path partial = path;
+  partial += ".partial";
+  std::ifstream stream(partial);
+  std::int64_t last_step = 0;
+  for (std::string line; std::getline(stream, line);) last_step = std::max(last_step, step_of(line));
+  if (last_step == steps_done) open_log(path, steps_done)->finish();
 }
 
 }  // namespace encore::command

@@ -26,4 +26,8 @@ std::string log_line(const StepRecord& record);
 /// Throws OutputFileError.
 std::unique_ptr<model::LineLog> open_log(const std::filesystem::path& path, std::int64_t steps_done);
 
+/// Puts the log in place that a run left unfinished because it was killed after its last checkpoint: the partial log whose
+/// last line is of that step. Does nothing where there is no such log.
+void finish_left_log(const std::filesystem::path& path, std::int64_t steps_done);
+
 }  // namespace encore::command

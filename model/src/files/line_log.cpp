@@ -48,17 +48,22 @@ LineLog::LineLog(const std::filesystem::path& path, const KeepLine& keep_while) 
     return;
   }
   file_.emplace(path, AtomicFile::Unfinished::keep);
-  if (keep_while) {
-    if (file_->size() > 0) {
-      const MappedFile old(file_->partial());
-      length_ = kept_length(text_of(old), keep_while);
-    } else if (std::filesystem::exists(file_->target())) {
-      const MappedFile old(file_->target());
-      length_ = kept_length(text_of(old), keep_while);
-      file_->write_at(0, old.bytes().first(length_));
-    }
-  }
+  if (keep_while) keep_old_lines(keep_while);
   file_->resize(length_);
+}
+
+void LineLog::keep_old_lines(const KeepLine& keep_while) {
+  if (file_->size() > 0) {
+    const MappedFile unfinished(file_->partial());
+    length_ = kept_length(text_of(unfinished), keep_while);
+  }
+  // A run that was killed while it copied these lines, or that began anew, has left fewer of them.
+  if (!std::filesystem::exists(file_->target())) return;
+  const MappedFile finished(file_->target());
+  const std::uint64_t length = kept_length(text_of(finished), keep_while);
+  if (length <= length_) return;
+  file_->write_at(0, finished.bytes().first(length));
+  length_ = length;
 }
 
 LineLog::~LineLog() {

@@ -24,9 +24,9 @@ class LineLog {
   /// Decides for one old line (without its line end) whether it is kept.
   using KeepLine = std::function<bool(std::string_view line)>;
 
-  /// Without `keep_while` the log starts empty. With it (a resumed run), the log starts with the old lines,
-  /// from `<path>.partial` if a killed run left one, else from `<path>`, up to the first line that
-  /// `keep_while` turns down (a step that will be done again) or that is torn.
+  /// Without `keep_while` the log starts empty. With it (a resumed run), the log starts with the old lines up
+  /// to the first that `keep_while` turns down (a step that will be done again) or that is torn: those of
+  /// `<path>.partial` if a killed run left one, or of `<path>` where that has more of them.
   explicit LineLog(const std::filesystem::path& path, const KeepLine& keep_while = {});
   ~LineLog();
   LineLog(const LineLog&) = delete;
@@ -39,6 +39,7 @@ class LineLog {
   void finish();
 
  private:
+  void keep_old_lines(const KeepLine& keep_while);
   void append_to_stream(std::string_view text);
 
   std::filesystem::path path_;
