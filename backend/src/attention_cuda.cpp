@@ -4,6 +4,7 @@
 #include "load_by_capture_cuda.hpp"
 
 #include <encore/backend/memory.hpp>
+#include <encore/backend/recorded_resource.hpp>
 
 #include <optional>
 #include <vector>
@@ -81,9 +82,6 @@ void* pointer_of(const HeadsOperand<T>& operand) {
 
 template <class Space>
 struct Attention<Space>::Implementation {
-  explicit Implementation(Stream<Space>& its_stream) : stream(its_stream.execution_space().cuda_stream()) {}
-
-  cudaStream_t stream;
   std::optional<AttentionEngine> forced;
 
 #if ENCORE_HAVE_CUDNN
@@ -92,7 +90,7 @@ struct Attention<Space>::Implementation {
   std::vector<Allocation<Space>> workspaces;
 
   impl::CudnnAttention& library() {
-    if (cudnn == nullptr) cudnn = std::make_unique<impl::CudnnAttention>(stream);
+    if (cudnn == nullptr) cudnn = std::make_unique<impl::CudnnAttention>();
     return *cudnn;
   }
 
@@ -137,7 +135,7 @@ struct Attention<Space>::Implementation {
 
   /// The plan for these very operands; null where the portable kernel takes them.
   template <class T, class... Operands>
-  impl::CudnnAttention::Plan* plan_for(Stream<Space>& its_stream, const AttentionShape& shape,
+  impl::CudnnAttention::Plan* plan_for(Stream<Space>& stream, const AttentionShape& shape,
                                        const AttentionDropout& dropout, bool backward,
                                        const Operands&... operands) {
     if (engine<T>(shape, dropout) != AttentionEngine::cudnn) return nullptr;
@@ -145,7 +143,7 @@ struct Attention<Space>::Implementation {
     if ((impl::aligned_for_cudnn(operands) && ...)) {
       impl::CudnnAttentionShape exact = impl::packed_shape(shape, backward);
       exact.strides = {impl::strides_of(operands)...};
-      if (its_stream.mode() == StreamMode::record && !library().knows(exact))
+      if (stream.mode() == StreamMode::record && !library().knows(exact))
         throw CaptureError("attention with " + impl::shape_text(shape) +
                            " is first met inside a recording: run or prime it once before");
       if (auto* plan = library().plan(exact, &reason)) return plan;
@@ -163,15 +161,16 @@ struct Attention<Space>::Implementation {
     return workspaces.emplace_back("cuDNN attention workspace", bytes).data();
   }
 
-  void run(Stream<Space>& its_stream, const char* label, impl::CudnnAttention::Plan& plan,
+  void run(Stream<Space>& stream, const char* label, impl::CudnnAttention::Plan& plan,
            const std::array<void*, impl::cudnn_operands>& data, float* log_sum_exp, std::byte* workspace,
            std::size_t workspace_bytes) {
     const std::size_t needed = impl::CudnnAttention::workspace_bytes(plan);
     std::byte* memory = needed <= workspace_bytes ? workspace : workspace_of(needed);
-    const auto call = [&] { library().run(plan, data, log_sum_exp, memory); };
-    if (impl::CudnnAttention::take_first_run(plan) && its_stream.mode() == StreamMode::prime)
-      impl::load_by_capture(stream, label, call);
-    launch_native(its_stream, label, {}, call);
+    const cudaStream_t native = stream.execution_space().cuda_stream();
+    const auto call = [&] { library().run(plan, data, log_sum_exp, memory, native); };
+    if (impl::CudnnAttention::take_first_run(plan) && stream.mode() == StreamMode::prime)
+      impl::load_by_capture(native, label, call);
+    launch_native(stream, label, {}, call);
   }
 #else
   template <class T>
@@ -192,8 +191,7 @@ struct Attention<Space>::Implementation {
 };
 
 template <class Space>
-Attention<Space>::Attention(Stream<Space>& stream)
-    : implementation_(std::make_unique<Implementation>(stream)) {}
+Attention<Space>::Attention(Stream<Space>&) : implementation_(std::make_shared<Implementation>()) {}
 
 template <class Space>
 Attention<Space>::~Attention() = default;
@@ -237,6 +235,7 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
 #if ENCORE_HAVE_CUDNN
+  keep_for_recording(stream, implementation_);
   auto* plan =
       implementation_->template plan_for<T>(stream, shape, dropout, false, query, key, value, output);
   if (plan != nullptr)
@@ -261,6 +260,7 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
 #if ENCORE_HAVE_CUDNN
+  keep_for_recording(stream, implementation_);
   auto* plan =
       implementation_->template plan_for<T>(stream, shape, dropout, true, query, key, value, output,
                                             output_gradient, query_gradient, key_gradient, value_gradient);

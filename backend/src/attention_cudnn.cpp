@@ -126,6 +126,7 @@ class CudnnAttention::Plan {
 
 struct CudnnAttention::State {
   cudnnHandle_t handle = nullptr;
+  cudaStream_t stream = nullptr;  ///< that of the handle
   std::map<std::vector<std::int64_t>, std::unique_ptr<Plan>> plans;
 
   ~State() {
@@ -152,9 +153,8 @@ struct CudnnAttention::State {
   }
 };
 
-CudnnAttention::CudnnAttention(void* stream) : state_(std::make_unique<State>()) {
+CudnnAttention::CudnnAttention() : state_(std::make_unique<State>()) {
   check(cudnnCreate(&state_->handle), "starting cuDNN");
-  check(cudnnSetStream(state_->handle, static_cast<cudaStream_t>(stream)), "giving cuDNN its stream");
 }
 
 CudnnAttention::~CudnnAttention() = default;
@@ -180,7 +180,11 @@ bool CudnnAttention::take_first_run(Plan& plan) {
 }
 
 void CudnnAttention::run(const Plan& plan, const std::array<void*, cudnn_operands>& data, float* log_sum_exp,
-                         void* workspace) {
+                         void* workspace, void* stream) {
+  if (state_->stream != stream) {
+    check(cudnnSetStream(state_->handle, static_cast<cudaStream_t>(stream)), "giving cuDNN its stream");
+    state_->stream = static_cast<cudaStream_t>(stream);
+  }
   std::unordered_map<std::int64_t, void*> pointers;
   const int operands = plan.backward ? cudnn_operands : cudnn_forward_operands;
   for (int i = 0; i < operands; ++i) pointers.emplace(i, data[i]);

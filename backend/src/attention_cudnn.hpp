@@ -40,8 +40,8 @@ struct CudnnAttentionShape {
 /// is left to the host compiler: cudnn-frontend takes nvcc minutes.
 class CudnnAttention {
  public:
-  /// `stream` is a cudaStream_t. Throws DeviceError.
-  explicit CudnnAttention(void* stream);
+  /// Throws DeviceError.
+  CudnnAttention();
   ~CudnnAttention();
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
@@ -56,10 +56,10 @@ class CudnnAttention {
   static std::size_t workspace_bytes(const Plan& plan);
   /// True once, before the plan's first run.
   static bool take_first_run(Plan& plan);
-  /// Queues it. `data` in the order of CudnnOperand; log_sum_exp [batch, heads, tokens] float. May be captured.
+  /// Queues it on `stream`, a cudaStream_t. `data` in the order of CudnnOperand; log_sum_exp [batch, heads, tokens] float. May be captured.
   /// Throws DeviceError.
   void run(const Plan& plan, const std::array<void*, cudnn_operands>& data, float* log_sum_exp,
-           void* workspace);
+           void* workspace, void* stream);
 
   /// Such as "cuDNN 9.19.0".
   std::string description() const;

@@ -6,6 +6,7 @@
 #include <encore/backend/event.hpp>
 #include <encore/backend/launch.hpp>
 #include <encore/backend/memory.hpp>
+#include <encore/backend/recorded_resource.hpp>
 
 #include <algorithm>
 #include <unordered_map>
@@ -123,7 +124,7 @@ struct Blas<Space>::Implementation {
 };
 
 template <class Space>
-Blas<Space>::Blas(Stream<Space>&) : implementation_(std::make_unique<Implementation>()) {}
+Blas<Space>::Blas(Stream<Space>&) : implementation_(std::make_shared<Implementation>()) {}
 
 template <class Space>
 Blas<Space>::~Blas() = default;
@@ -172,6 +173,7 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
       first.data, second.data, addend, result.data, bias, options.alpha, adds ? options.beta : 0.0F};
   impl::MatmulPlan& plan = implementation_->plan_for(stream, key, call);
   const auto run = [&] { implementation_->run(stream, plan, call); };
+  keep_for_recording(stream, implementation_);
   if (stream.mode() == StreamMode::prime && !plan.loaded)
     impl::load_by_capture(stream.execution_space().cuda_stream(), label, run);
   plan.loaded = true;

@@ -75,7 +75,7 @@ struct Blas<Space>::Implementation {
 };
 
 template <class Space>
-Blas<Space>::Blas(Stream<Space>&) : implementation_(std::make_unique<Implementation>()) {}
+Blas<Space>::Blas(Stream<Space>&) : implementation_(std::make_shared<Implementation>()) {}
 
 template <class Space>
 Blas<Space>::~Blas() = default;

@@ -44,6 +44,13 @@ class CaptureScope {
   CaptureScope(const CaptureScope&) = delete;
   CaptureScope& operator=(const CaptureScope&) = delete;
 
+  /// Whether a call that a capture forbids has ended it already.
+  bool invalidated() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream_, &status) != cudaSuccess ||
+           status == cudaStreamCaptureStatusInvalidated;
+  }
+
   cudaGraph_t end(const std::string& name) {
     ended_ = true;
     cudaGraph_t graph = nullptr;
@@ -93,7 +100,16 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
   {
     const ModeScope<Kokkos::Cuda> record(stream, StreamMode::record);
     CaptureScope capture(native, name_);
-    body();
+    try {
+      body();
+    } catch (const CaptureError&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (!capture.invalidated()) throw;
+      throw CaptureError("recording '" + name_ +
+                         "': the driver ended it at a call that may not be recorded (" + error.what() +
+                         "): move that before the run, or leave the run eager");
+    }
     recording_->graph.reset(capture.end(name_));
   }
   record_seconds_ = seconds_since(start);

@@ -2,6 +2,7 @@
 #include <encore/backend/error.hpp>
 #include <encore/backend/recorded_resource.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <utility>
@@ -89,6 +90,11 @@ ResourceUses::~ResourceUses() {
     const std::lock_guard lock(state->mutex);
     std::erase_if(state->graphs, [&](const auto& entry) { return entry.first == this; });
   }
+}
+
+void ResourceUses::keep(std::shared_ptr<const void> owned) {
+  // The same few are met again and again.
+  if (std::find(kept_.begin(), kept_.end(), owned) == kept_.end()) kept_.push_back(std::move(owned));
 }
 
 void ResourceUses::check() const {

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
+
 using namespace encore::tests;
 
 namespace {
@@ -169,6 +171,18 @@ TEST_CASE("cuDNN attention has the same bits every time and when replayed") {
     CHECK(same_bits(buffers.results(), first));
   }
   CHECK(same_bits(run<bfloat16>(c, stream, attention), first));
+
+  // Made for another stream, and gone before the replay: the graph keeps what it needs.
+  Stream<Cuda> other;
+  auto temporary = std::make_unique<Attention<Cuda>>(other);
+  RecordedGraph<Cuda> second(stream, "attention of another stream", [&] {
+    buffers.forward(*temporary);
+    buffers.backward(*temporary);
+  });
+  temporary.reset();
+  buffers.upload();
+  second.replay();
+  CHECK(same_bits(buffers.results(), first));
 }
 
 TEST_CASE("operands that cuDNN cannot address go to the portable engine, and are refused when it is forced") {

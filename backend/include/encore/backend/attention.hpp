@@ -57,7 +57,7 @@ class Attention {
 
  private:
   struct Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  std::shared_ptr<Implementation> implementation_;  ///< also of the graphs that it was recorded in
 };
 
 }  // namespace encore::backend

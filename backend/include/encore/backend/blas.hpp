@@ -78,7 +78,7 @@ class Blas {
 
  private:
   struct Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  std::shared_ptr<Implementation> implementation_;  ///< also of the graphs that it was recorded in
 };
 
 }  // namespace encore::backend

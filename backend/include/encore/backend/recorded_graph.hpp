@@ -11,7 +11,8 @@
 namespace encore::backend {
 
 /// Kernels recorded once from a stream and replayed on it: a CUDA graph, or on a host a Tape that runs in one
-/// parallel region. Owns neither the buffers nor the stream, both of which must outlive it. Move-only.
+/// parallel region. Owns neither the buffers nor the stream, both of which must outlive it, but keeps
+/// alive what vendor libraries need for its kernels. Move-only.
 template <class Space>
 class RecordedGraph {
  public:

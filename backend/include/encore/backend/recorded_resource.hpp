@@ -47,7 +47,7 @@ class RecordedResource {
   std::shared_ptr<State> state_;
 };
 
-/// The resources that one recorded graph refers to.
+/// What one recorded graph refers to and shares the ownership of.
 class ResourceUses {
  public:
   explicit ResourceUses(std::string graph);
@@ -55,6 +55,8 @@ class ResourceUses {
   ResourceUses(const ResourceUses&) = delete;
   ResourceUses& operator=(const ResourceUses&) = delete;
 
+  /// Keeps what needs no ordered end, such as a vendor library's workspace, until the graph has died.
+  void keep(std::shared_ptr<const void> owned);
   /// Throws CaptureError, naming both, when the owner of one of them is gone.
   void check() const;
 
@@ -64,6 +66,14 @@ class ResourceUses {
 
   std::string graph_;
   std::vector<std::shared_ptr<State>> states_;
+  std::vector<std::shared_ptr<const void>> kept_;
 };
+
+/// To be called where something is used whose memory or code a recorded kernel needs: a graph that is being
+/// recorded shares its ownership.
+template <class Space>
+void keep_for_recording(Stream<Space>& stream, const std::shared_ptr<const void>& owned) {
+  if (stream.resource_uses() != nullptr) stream.resource_uses()->keep(owned);
+}
 
 }  // namespace encore::backend
