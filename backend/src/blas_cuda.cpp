@@ -3,6 +3,7 @@
 #include "blas_shapes.hpp"
 #include "load_by_capture_cuda.hpp"
 
+#include <encore/backend/blas_workspace.hpp>
 #include <encore/backend/event.hpp>
 #include <encore/backend/launch.hpp>
 #include <encore/backend/memory.hpp>
@@ -204,11 +205,17 @@ void Blas<Space>::enable_tuning(bool enabled) {
   implementation_->tuning = enabled;
 }
 
+template <class Space>
+std::size_t blas_workspace_bytes() {
+  return impl::workspace_bytes;
+}
+
 #define ENCORE_INSTANTIATE_PRODUCT(T, RESULT)                                           \
   template void Blas<Kokkos::Cuda>::multiply<T, RESULT>(                                \
       Stream<Kokkos::Cuda>&, const char*, Transpose, MatrixOperand<const T>, Transpose, \
       MatrixOperand<const T>, MatrixOperand<RESULT>, const MatrixProductOptions<RESULT>&);
 template class Blas<Kokkos::Cuda>;
+template std::size_t blas_workspace_bytes<Kokkos::Cuda>();
 ENCORE_INSTANTIATE_PRODUCT(float, float)
 ENCORE_INSTANTIATE_PRODUCT(bfloat16, bfloat16)
 ENCORE_INSTANTIATE_PRODUCT(bfloat16, float)

@@ -3,6 +3,7 @@
 #include "blas_portable.hpp"
 #include "blas_shapes.hpp"
 
+#include <encore/backend/blas_workspace.hpp>
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
 
@@ -149,12 +150,18 @@ BlasEngine Blas<Space>::engine() const {
 template <class Space>
 void Blas<Space>::enable_tuning(bool) {}
 
+template <class Space>
+std::size_t blas_workspace_bytes() {
+  return 0;
+}
+
 #define ENCORE_INSTANTIATE_PRODUCT(SPACE, T, RESULT)                                                     \
   template void Blas<SPACE>::multiply<T, RESULT>(                                                        \
       Stream<SPACE>&, const char*, Transpose, MatrixOperand<const T>, Transpose, MatrixOperand<const T>, \
       MatrixOperand<RESULT>, const MatrixProductOptions<RESULT>&);
 #define ENCORE_INSTANTIATE(SPACE)                       \
   template class Blas<SPACE>;                           \
+  template std::size_t blas_workspace_bytes<SPACE>();   \
   ENCORE_INSTANTIATE_PRODUCT(SPACE, float, float)       \
   ENCORE_INSTANTIATE_PRODUCT(SPACE, bfloat16, bfloat16) \
   ENCORE_INSTANTIATE_PRODUCT(SPACE, bfloat16, float)

@@ -5,6 +5,7 @@
 #include <encore/backend/version.hpp>
 #include <encore/model/files/graph_rules.hpp>
 #include <encore/model/files/presets.hpp>
+#include <encore/model/memory_forecast.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -57,15 +58,11 @@ Json key_descriptions_json() {
   return keys;
 }
 
-Json memory_json(const graph::MemoryPlan& plan) {
-  Json by_kind = Json::object();
-  for (int kind = 0; kind < graph::buffer_kinds; ++kind) {
-    const auto buffer_kind = static_cast<graph::BufferKind>(kind);
-    const bool in_arena = buffer_kind == graph::BufferKind::activation;
-    by_kind[std::string(graph::name_of(buffer_kind))] =
-        in_arena ? plan.arena_bytes : plan.bytes_by_kind[kind];
-  }
-  return {{"total_bytes", plan.total_bytes()}, {"bytes", by_kind}};
+Json memory_json(const model::MemoryForecast& forecast) {
+  Json by_use = Json::object();
+  for (std::size_t use = 0; use < model::memory_uses; ++use)
+    by_use[std::string(model::name_of(static_cast<model::MemoryUse>(use)))] = forecast.bytes[use];
+  return {{"total_bytes", forecast.total()}, {"bytes", by_use}};
 }
 
 Json entries_json(const model::ResolvedConfiguration& resolved) {
@@ -148,7 +145,7 @@ void add_configuration(Json& information, const model::ResolvedConfiguration& re
     return;
   }
   try {
-    information["memory"] = memory_json(predict_memory(configuration));
+    information["memory"] = memory_json(model::forecast_memory(configuration));
   } catch (const DeviceError& error) {
     information["no_memory"] = error.what();
   }

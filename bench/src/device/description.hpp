@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <encore/graph/memory_plan.hpp>
-#include <encore/model/files/configuration.hpp>
-
 #include <string>
 #include <vector>
 
@@ -25,9 +22,5 @@ struct DeviceDescription {
 };
 /// One for each backend of this build. Needs a DeviceSession.
 std::vector<DeviceDescription> describe_devices();
-
-/// What training with the configuration will need, found without allocating it. Needs a DeviceSession. Throws
-/// DeviceError when this build lacks the configuration's backend.
-graph::MemoryPlan predict_memory(const model::Configuration& configuration);
 
 }  // namespace encore::command

@@ -34,15 +34,8 @@ inline void copy_padded(std::span<const std::int32_t> values, std::int64_t token
 
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::prepare_shapes() {
-  const GraphConfiguration& graph = configuration_.graph;
   const TrainConfiguration& train = configuration_.train;
-  std::vector<std::int64_t> lengths = graph.buckets;
-  std::ranges::reverse(lengths);
-  // The memory is planned for the longest sequence that will run.
-  const bool longer_run = lengths.empty() || graph.above_largest == AboveLargest::eager;
-  if (longer_run && (lengths.empty() || lengths.front() != train.seq))
-    lengths.insert(lengths.begin(), train.seq);
-  for (const std::int64_t length : lengths) {
+  for (const std::int64_t length : planned_lengths(configuration_)) {
     recorded_.push_back(make_shaped_step<Space, T, G>(device_, configuration_, layout_,
                                                       {train.microbatches, train.microbatch, length}));
     arena_bytes_ = std::max(arena_bytes_, recorded_.back()->plan.arena_bytes);

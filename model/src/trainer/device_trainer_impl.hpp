@@ -5,10 +5,12 @@
 #include "device_trainer_evaluation.hpp"
 #include "device_trainer_parameters.hpp"
 #include "device_trainer_validation.hpp"
+#include "kernel_labels.hpp"
 
 #include <encore/backend/error.hpp>
 #include <encore/kernels/initialization.hpp>
 #include <encore/kernels/rope.hpp>
+#include <encore/model/memory_forecast.hpp>
 
 #include <fmt/format.h>
 
@@ -50,21 +52,16 @@ DeviceTrainer<Space, T, G>::~DeviceTrainer() = default;
 
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::check_memory() const {
-  const std::size_t needed = main_->plan.total_bytes() - main_->plan.arena_bytes + arena_bytes_;
-  const auto limit = static_cast<std::size_t>(configuration_.graph.memory_limit);
-  constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;
-  if (limit > 0 && needed > limit)
-    throw OutOfMemoryError(
-        fmt::format("training needs {:.2f} GiB and graph.memory_limit allows {:.2f} GiB: raise it, "
-                    "or make train.microbatch, train.seq or the model smaller",
-                    static_cast<double>(needed) / gibibyte, static_cast<double>(limit) / gibibyte));
-  const std::size_t available = backend::available_memory<Space>();
-  if (needed > available)
-    throw OutOfMemoryError(
-        fmt::format("training needs {:.2f} GiB and {:.2f} GiB of {} memory are free: make "
-                    "train.microbatch, train.seq or the model smaller",
-                    static_cast<double>(needed) / gibibyte, static_cast<double>(available) / gibibyte,
-                    backend::name_of(backend::backend_of<Space>())));
+  const graph::Outline& outline = main_->outline();
+  std::size_t graph_nodes = 0;
+  if (configuration_.graph.impl != GraphImplementation::none) {
+    const auto kernels = kernels_of(device_, main_->step.program, main_->plan);
+    graph_nodes = lengths_captured(configuration_) *
+                  captured_kernels(graph::cut(outline, policy_of(configuration_.graph)), kernels);
+  }
+  MemoryForecast forecast = forecast_memory(configuration_, outline, main_->plan, graph_nodes);
+  forecast[MemoryUse::arena] = arena_bytes_;
+  require_memory(configuration_, forecast);
 }
 
 template <class Space, class T, class G>

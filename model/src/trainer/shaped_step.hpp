@@ -7,6 +7,7 @@
 #include <encore/model/step_program.hpp>
 #include <encore/model/trainer.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,21 @@ inline StepShape training_shape_of(const Configuration& configuration) {
           configuration.parallel.virtual_stages,
           train.recompute,
           train.delay_wgrad};
+}
+
+/// The sequence lengths whose programs a trainer plans beforehand, the longest that will run first.
+inline std::vector<std::int64_t> planned_lengths(const Configuration& configuration) {
+  const GraphConfiguration& graph = configuration.graph;
+  std::vector<std::int64_t> lengths(graph.buckets.rbegin(), graph.buckets.rend());
+  const bool longer_run = lengths.empty() || graph.above_largest == AboveLargest::eager;
+  if (longer_run && (lengths.empty() || lengths.front() != configuration.train.seq))
+    lengths.insert(lengths.begin(), configuration.train.seq);
+  return lengths;
+}
+
+/// How many lengths will be captured, as far as that is known beforehand.
+inline std::size_t lengths_captured(const Configuration& configuration) {
+  return std::max<std::size_t>(1, configuration.graph.buckets.size());
 }
 
 /// The boundary checks of a step's program.

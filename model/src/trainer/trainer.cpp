@@ -2,6 +2,7 @@
 #include "device_trainer.hpp"
 
 #include <encore/backend/error.hpp>
+#include <encore/model/memory_forecast.hpp>
 
 #include <cstring>
 
@@ -20,6 +21,7 @@ DeviceError not_built(const Configuration& configuration) {
 
 std::unique_ptr<Trainer> make_trainer(const Configuration& configuration) {
   check(configuration);
+  require_memory_for_parameters(configuration);
   switch (configuration.backend) {
     case BackendKind::serial:
       ENCORE_IF_SERIAL(return make_device_trainer<Kokkos::Serial>(configuration);) break;

@@ -16,6 +16,9 @@ namespace encore::backend {
 template <class Space>
 class RandomTracker {
  public:
+  /// Most streams that a tracker can hold; the memory for all of them is taken at once.
+  static constexpr std::size_t capacity = 64;
+
   /// Adds the streams `default`, `model-parallel` and `expert-parallel`, with seeds derived from `seed` as
   /// Megatron-Core does for rank 0 (seed, seed + 2718, seed + 1024).
   RandomTracker(Stream<Space>& stream, std::uint64_t seed);
@@ -37,7 +40,6 @@ class RandomTracker {
   const std::vector<std::string>& names() const { return names_; }
 
  private:
-  static constexpr std::size_t capacity = 64;
   Stream<Space>* stream_;
   std::vector<std::string> names_;
   Allocation<Space> states_;

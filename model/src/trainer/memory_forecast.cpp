@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/blas_workspace.hpp>
+#include <encore/backend/random_tracker.hpp>
+#include <encore/model/memory_forecast.hpp>
+
+#include <numeric>
+
+#include "shaped_step.hpp"
+
+namespace encore::model {
+
+namespace {
+
+constexpr std::size_t alignment = graph::MemoryPlan::alignment;
+constexpr std::size_t batch_slots = 4;   ///< staged by a trainer
+constexpr std::size_t scalar_slots = 8;  ///< staged by graph::Scalars
+constexpr std::size_t staged_metrics = 3 * sizeof(double);
+
+/// What a recorded kernel takes. Hosts: measured on tapes of training steps, which keep a copy of each functor and
+/// its dependences. CUDA: on the safe side of what one H200 showed; the driver takes memory in steps of 2 MiB.
+constexpr std::size_t host_node_bytes = 768;
+constexpr std::size_t cuda_node_bytes = 4096;
+
+std::size_t workspace_bytes(BackendKind backend) {
+  switch (backend) {
+    case BackendKind::serial: ENCORE_IF_SERIAL(return backend::blas_workspace_bytes<Kokkos::Serial>();) break;
+    case BackendKind::openmp: ENCORE_IF_OPENMP(return backend::blas_workspace_bytes<Kokkos::OpenMP>();) break;
+    case BackendKind::cuda: ENCORE_IF_CUDA(return backend::blas_workspace_bytes<Kokkos::Cuda>();) break;
+  }
+  return 0;
+}
+
+std::size_t bytes_of(const graph::MemoryPlan& plan, graph::BufferKind kind) {
+  return plan.bytes_by_kind[static_cast<std::size_t>(kind)];
+}
+
+std::size_t evaluation_bytes(const Configuration& configuration) {
+  using graph::BufferKind;
+  const StepPlan plan = plan_evaluation(configuration);
+  constexpr std::size_t allocations = 3;
+  return plan.memory.arena_bytes + bytes_of(plan.memory, BufferKind::metric) +
+         bytes_of(plan.memory, BufferKind::input) + allocations * alignment;
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryUse use) {
+  constexpr std::array<std::string_view, memory_uses> names{
+      "parameter", "gradient",      "optimizer_state", "input",   "scalar",    "metric",     "state",
+      "arena",     "random_states", "workspaces",      "staging", "alignment", "evaluation", "graphs"};
+  return names[static_cast<std::size_t>(use)];
+}
+
+std::size_t MemoryForecast::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
+}
+
+std::size_t captured_kernels(const std::vector<graph::Run>& runs,
+                             const std::vector<std::vector<std::string>>& kernels) {
+  std::size_t count = 0;
+  for (const graph::Run& run : runs)
+    if (run.captured)
+      for (std::size_t index = run.first; index < run.end; ++index) count += kernels.at(index).size();
+  return count;
+}
+
+MemoryForecast forecast_memory(const Configuration& configuration, const graph::Outline& outline,
+                               const graph::MemoryPlan& plan, std::size_t graph_nodes) {
+  using graph::BufferKind;
+  using enum MemoryUse;
+  const bool host = configuration.backend != BackendKind::cuda;
+  MemoryForecast forecast;
+  forecast[parameter] = bytes_of(plan, BufferKind::parameter);
+  forecast[gradient] = bytes_of(plan, BufferKind::gradient);
+  forecast[optimizer_state] = bytes_of(plan, BufferKind::optimizer_state);
+  forecast[input] = bytes_of(plan, BufferKind::input);
+  forecast[scalar] = bytes_of(plan, BufferKind::scalar);
+  forecast[metric] = bytes_of(plan, BufferKind::metric);
+  forecast[state] = bytes_of(plan, BufferKind::state);
+  forecast[arena] = plan.arena_bytes;
+  forecast[random_states] =
+      backend::RandomTracker<Kokkos::DefaultHostExecutionSpace>::capacity * sizeof(backend::RandomState);
+  forecast[workspaces] = workspace_bytes(configuration.backend);
+  if (host)
+    forecast[staging] = batch_slots * forecast[input] + scalar_slots * forecast[scalar] + staged_metrics;
+  // One allocation for each array of parameters' shape, and one for the inputs, the scalars, the metrics, the
+  // tables, the arena, the random states, the vendor's workspace, the ring of checksums and its position.
+  std::size_t allocations = 6 + (forecast[workspaces] > 0 ? 1 : 0) + (configuration.graph.checksums ? 2 : 0);
+  for (const graph::Buffer& buffer : outline.buffers())
+    if (!buffer.part && (buffer.kind == BufferKind::parameter || buffer.kind == BufferKind::gradient ||
+                         buffer.kind == BufferKind::optimizer_state))
+      ++allocations;
+  forecast[MemoryUse::alignment] = allocations * model::alignment;
+  forecast[graphs] = graph_nodes * (host ? host_node_bytes : cuda_node_bytes);
+  return forecast;
+}
+
+MemoryForecast forecast_memory(const Configuration& configuration, const StepPlan& plan) {
+  const std::size_t kernels = plan.kernels.empty() ? 0 : captured_kernels(plan.runs, plan.kernels);
+  return forecast_memory(configuration, plan.outline, plan.memory, lengths_captured(configuration) * kernels);
+}
+
+MemoryForecast forecast_memory(const Configuration& configuration, ForecastEvaluation evaluation) {
+  const bool captures = configuration.graph.impl != GraphImplementation::none;
+  MemoryForecast forecast = forecast_memory(
+      configuration, plan_step(configuration, captures ? KernelLabels::collect : KernelLabels::leave_out));
+  if (evaluation == ForecastEvaluation::include)
+    forecast[MemoryUse::evaluation] = evaluation_bytes(configuration);
+  return forecast;
+}
+
+}  // namespace encore::model
