@@ -7,9 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <functional>
 #include <random>
-#include <regex>
+#include <sstream>
 
 #include "files/mutation.hpp"
 
@@ -192,7 +193,7 @@ TEST_CASE("differences are told in words, and only what moved is called moved") 
 TEST_CASE("the text names runs, segments, kernels and buffers") {
   const std::string text = to_text(example());
   for (const char* const part :
-       {"run layer.0/forward (captured), 2 segments, 8 kernels", "layer.1/mlp/forward  [mlp forward]",
+       {"layer.0/forward (captured), 2 segments, 8 kernels", "layer.1/mlp/forward  [mlp forward]",
         "encore::one, encore::two (2), encore::3", "eager: waits for the host",
         "layer.1/weight  float32 [4, 4]  parameter, 64 bytes, at 64 of parameters", "of the arena from"})
     CHECK_MESSAGE(text.find(part) != std::string::npos, part);
@@ -209,9 +210,15 @@ TEST_CASE(
   CHECK(dot.find("s0 -> s1 [label=\"embedding/forward/out\"]") != std::string::npos);
   CHECK(dot.find("a \\\"quoted\\\" \\\\ name") != std::string::npos);
   // No segment reads what only a later one writes.
-  const std::regex edge(R"(s(\d+) -> s(\d+))");
-  for (std::sregex_iterator match(dot.begin(), dot.end(), edge), end; match != end; ++match)
-    CHECK(std::stoi((*match)[1]) < std::stoi((*match)[2]));
+  std::istringstream lines(dot);
+  int edges = 0;
+  for (std::string line; std::getline(lines, line);) {
+    int writer = 0, reader = 0;
+    if (std::sscanf(line.c_str(), "  s%d -> s%d", &writer, &reader) != 2) continue;
+    CHECK(writer < reader);
+    ++edges;
+  }
+  CHECK(edges >= 7);
 }
 
 TEST_CASE("what is no dump is refused with its place") {

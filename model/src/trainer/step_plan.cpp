@@ -28,7 +28,8 @@ StepPlan plan_training(backend::Device<Space>& device, const Configuration& conf
       continue;
     }
     plan.runs = graph::cut(shaped->outline(), policy_of(configuration.graph));
-    if (labels == KernelLabels::collect) plan.kernels = kernels_of(device, shaped->step.program, shaped->plan);
+    if (labels == KernelLabels::collect)
+      plan.kernels = kernels_of(device, shaped->step.program, shaped->plan);
     plan.outline = shaped->outline();
     plan.memory = shaped->plan;
   }
@@ -66,7 +67,8 @@ StepPlan plan(Purpose purpose, const Configuration& configuration, KernelLabels 
       ENCORE_IF_SERIAL(return plan_on<Kokkos::Serial>(purpose, configuration, labels);) break;
     case BackendKind::openmp:
       ENCORE_IF_OPENMP(return plan_on<Kokkos::OpenMP>(purpose, configuration, labels);) break;
-    case BackendKind::cuda: ENCORE_IF_CUDA(return plan_on<Kokkos::Cuda>(purpose, configuration, labels);) break;
+    case BackendKind::cuda:
+      ENCORE_IF_CUDA(return plan_on<Kokkos::Cuda>(purpose, configuration, labels);) break;
   }
   throw DeviceError(
       fmt::format("this build has no {} backend: configure it with a Kokkos that has it, or choose "

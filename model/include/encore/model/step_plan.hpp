@@ -15,7 +15,7 @@ namespace encore::model {
 /// the longest sequence that will run.
 struct StepPlan {
   graph::Outline outline;
-  graph::MemoryPlan memory;                       ///< its arena serves all lengths
+  graph::MemoryPlan memory;      ///< its arena serves all lengths
   std::vector<graph::Run> runs;  ///< under the configuration's capture policy
   std::vector<std::vector<std::string>>
       kernels;  ///< labels, by segment, in launch order; empty unless asked for
