@@ -16,6 +16,7 @@
 #include "../device/description.hpp"
 #include "../device/session.hpp"
 #include "configure.hpp"
+#include "json_output.hpp"
 #include "numbers.hpp"
 
 namespace encore::command {
@@ -56,13 +57,6 @@ Json key_descriptions_json() {
     keys.push_back(
         {{"key", key.name}, {"allowed", key.allowed}, {"default", key.fallback}, {"help", key.help}});
   return keys;
-}
-
-Json memory_json(const model::MemoryForecast& forecast) {
-  Json by_use = Json::object();
-  for (std::size_t use = 0; use < model::memory_uses; ++use)
-    by_use[std::string(model::name_of(static_cast<model::MemoryUse>(use)))] = forecast.bytes[use];
-  return {{"total_bytes", forecast.total()}, {"bytes", by_use}};
 }
 
 Json entries_json(const model::ResolvedConfiguration& resolved) {

@@ -59,11 +59,39 @@ struct InformationOptions {
   bool json = false;
 };
 
+struct PlanOptions {
+  ConfigurationOptions configuration;
+  std::optional<std::filesystem::path> lengths;
+  std::int64_t buckets = 8;  ///< most that are proposed
+  std::int64_t multiple_of = 1;
+  int threads = 0;
+  bool json = false;
+};
+
+struct DumpOptions {
+  ConfigurationOptions configuration;
+  std::vector<std::filesystem::path> difference;  ///< two files, or none
+  int threads = 0;
+  bool json = false;
+  bool dot = false;
+};
+
+struct CompareOptions {
+  ConfigurationOptions configuration;
+  DataOptions data;
+  std::int64_t steps = 40;  ///< of each kind
+  double threshold = 2;     ///< percent
+  double noise_milliseconds = 0;
+  int threads = 0;
+  bool json = false;
+};
+
 /// Help, version: printed as it is.
 struct Text {
   std::string text;
 };
 
-using Command = std::variant<TrainOptions, EvaluateOptions, InformationOptions, Text>;
+using Command = std::variant<TrainOptions, EvaluateOptions, CompareOptions, PlanOptions, DumpOptions,
+                             InformationOptions, Text>;
 
 }  // namespace encore::command

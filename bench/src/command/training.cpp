@@ -5,7 +5,6 @@
 #include <encore/backend/version.hpp>
 #include <encore/model/checkpoint.hpp>
 #include <encore/model/files/atomic_file.hpp>
-#include <encore/model/files/learning_rate.hpp>
 
 #include <fmt/format.h>
 
@@ -15,6 +14,7 @@
 
 #include "configure.hpp"
 #include "interruption.hpp"
+#include "learning_rate.hpp"
 #include "numbers.hpp"
 
 namespace encore::command {
@@ -88,16 +88,6 @@ std::string Training::introduction() const {
 
 bool Training::complete() const { return trainer_->steps_done() >= configuration_.train.steps; }
 
-double Training::learning_rate(std::int64_t steps_done) const {
-  const model::TrainConfiguration& train = configuration_.train;
-  const model::LearningRateSchedule schedule{
-      .peak = train.lr,
-      .floor = train.min_lr,
-      .warmup_steps = train.lr_warmup_steps,
-      .decay_steps = train.lr_decay_steps > 0 ? train.lr_decay_steps : train.steps};
-  return model::learning_rate(schedule, steps_done);
-}
-
 int Training::run() {
   Progress progress(console_, trainer_->steps_done(), configuration_.train.steps, options_.quiet);
   const auto start = Clock::now();
@@ -134,7 +124,7 @@ void Training::train_step(Progress& progress) {
   const auto start = Clock::now();
   const std::int64_t done = trainer_->steps_done();
   data_.set_batch(done, *trainer_);
-  const double rate = learning_rate(done);
+  const double rate = learning_rate(configuration_.train, done);
   model::StepResult result = trainer_->step(rate);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const StepRecord record{
@@ -184,7 +174,7 @@ model::ReplayComparison Training::compare(std::int64_t steps) {
   return model::compare_eager_with_replay(
       *trainer_, steps,
       {.set_batch = [this](std::int64_t done, model::Trainer& trainer) { data_.set_batch(done, trainer); },
-       .learning_rate = [this](std::int64_t done) { return learning_rate(done); }});
+       .learning_rate = [this](std::int64_t done) { return learning_rate(configuration_.train, done); }});
 }
 
 }  // namespace encore::command

@@ -58,7 +58,6 @@ class Training {
   void require_finite(const model::StepResult& result) const;
   void save();
   int train_until_done(Progress& progress);
-  double learning_rate(std::int64_t steps_done) const;
 
   const TrainOptions& options_;
   Console& console_;

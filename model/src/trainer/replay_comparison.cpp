@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <random>
 
 #include "training_state.hpp"
 
@@ -12,11 +16,31 @@ namespace encore::model {
 
 namespace {
 
-constexpr std::int64_t block_steps = 5;
-
 struct Pass {
   std::vector<StepResult> results;
   TrainingState end;
+};
+
+/// Waits that the steps' times include. The same ones each time, so that a comparison can be repeated.
+class Noise {
+ public:
+  explicit Noise(double most_milliseconds) : most_(most_milliseconds) {}
+
+  /// Keeps the processor busy and returns for how many milliseconds.
+  double add() {
+    if (most_ <= 0) return 0;
+    using Clock = std::chrono::steady_clock;
+    using Milliseconds = std::chrono::duration<double, std::milli>;
+    const double wanted = std::uniform_real_distribution<double>(0, most_)(generator_);
+    const auto start = Clock::now();
+    Milliseconds passed{};
+    while (passed.count() < wanted) passed = Clock::now() - start;
+    return passed.count();
+  }
+
+ private:
+  double most_;
+  std::mt19937_64 generator_{1};
 };
 
 StepResult one_step(Trainer& trainer, const StepInputs& inputs, bool eagerly) {
@@ -26,24 +50,31 @@ StepResult one_step(Trainer& trainer, const StepInputs& inputs, bool eagerly) {
   return eagerly ? trainer.step_eagerly(rate) : trainer.step(rate);
 }
 
-/// Empty when the trainer replays from now on, else why it does not.
-std::string make_graphs(Trainer& trainer, const StepInputs& inputs) {
+/// Steps until the trainer replays. Sets why_not when it does not, and what the capture cost.
+void make_graphs(Trainer& trainer, const StepInputs& inputs, ReplayComparison& comparison) {
   const GraphConfiguration& graph = trainer.configuration().graph;
-  if (graph.impl == GraphImplementation::none) return "graph.impl is none";
-  // The warm-up, the step that captures, and the first that replays.
-  for (std::int64_t step = 0; step < graph.warmup_steps + 2; ++step) {
-    if (!trainer.refusal().empty()) return trainer.refusal();
-    if (one_step(trainer, inputs, false).report.mode == graph::StepMode::replay) return {};
+  if (graph.impl == GraphImplementation::none) {
+    comparison.why_not = "graph.impl is none";
+    return;
   }
-  return trainer.refusal().empty() ? "the policy captures nothing of this step" : trainer.refusal();
+  // The warm-up, the step that captures, and the first that replays.
+  for (std::int64_t step = 0; step < graph.warmup_steps + 2 && trainer.refusal().empty(); ++step) {
+    const graph::StepReport report = one_step(trainer, inputs, false).report;
+    comparison.capture_seconds += report.capture_seconds;
+    if (report.mode == graph::StepMode::replay) return;
+  }
+  comparison.why_not =
+      trainer.refusal().empty() ? "the policy captures nothing of this step" : trainer.refusal();
 }
 
 Pass run_block(Trainer& trainer, const TrainingState& start, std::int64_t steps, const StepInputs& inputs,
-               bool eagerly) {
+               bool eagerly, Noise& noise) {
   write_state(trainer, start);
   Pass pass;
-  for (std::int64_t step = 0; step < steps; ++step)
+  for (std::int64_t step = 0; step < steps; ++step) {
     pass.results.push_back(one_step(trainer, inputs, eagerly));
+    pass.results.back().milliseconds += noise.add();
+  }
   pass.end = read_state(trainer);
   return pass;
 }
@@ -69,42 +100,61 @@ std::string first_difference(const ParameterLayout& layout, const Pass& eager, c
   return difference.empty() ? "" : fmt::format("after step {} {}", eager.end.steps_done, difference);
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+std::vector<double> times_of(const Pass& pass) {
+  std::vector<double> times;
+  for (const StepResult& result : pass.results) times.push_back(result.milliseconds);
+  return times;
 }
 
-void append_times(std::vector<double>& times, const Pass& pass) {
-  for (const StepResult& result : pass.results) times.push_back(result.milliseconds);
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double largest_loss_difference(const Pass& eager, const Pass& replay) {
+  double largest = 0;
+  for (std::size_t i = 0; i < eager.results.size(); ++i)
+    largest = std::max(largest, std::abs(eager.results[i].loss - replay.results[i].loss));
+  return largest;
+}
+
+void append(std::vector<double>& list, const std::vector<double>& values) {
+  list.insert(list.end(), values.begin(), values.end());
 }
 
 }  // namespace
 
-ReplayComparison compare_eager_with_replay(Trainer& trainer, std::int64_t steps, const StepInputs& inputs) {
+ReplayComparison compare_eager_with_replay(Trainer& trainer, std::int64_t steps, const StepInputs& inputs,
+                                           const ComparisonOptions& options) {
   ReplayComparison comparison;
   const TrainingState before = read_state(trainer);
-  comparison.why_not = make_graphs(trainer, inputs);
+  make_graphs(trainer, inputs, comparison);
   if (comparison.why_not.empty()) {
     std::vector<double> eager_times, replay_times;
     TrainingState start = before;
+    Noise noise(options.noise_milliseconds);
     bool eager_first = true;
     while (comparison.steps < steps && comparison.difference.empty()) {
-      const std::int64_t count = std::min(block_steps, steps - comparison.steps);
-      Pass first = run_block(trainer, start, count, inputs, eager_first);
-      Pass second = run_block(trainer, start, count, inputs, !eager_first);
+      const std::int64_t count =
+          std::min(std::max<std::int64_t>(1, options.block_steps), steps - comparison.steps);
+      Pass first = run_block(trainer, start, count, inputs, eager_first, noise);
+      const Pass second = run_block(trainer, start, count, inputs, !eager_first, noise);
       const Pass& eager = eager_first ? first : second;
       const Pass& replay = eager_first ? second : first;
       comparison.difference = first_difference(trainer.layout(), eager, replay);
-      append_times(eager_times, eager);
-      append_times(replay_times, replay);
+      comparison.loss_difference =
+          std::max(comparison.loss_difference, largest_loss_difference(eager, replay));
+      comparison.graph_nodes = replay.results.back().report.graph_nodes;
+      comparison.eager_launches = eager.results.back().report.eager_launches;
+      append(eager_times, times_of(eager));
+      append(replay_times, times_of(replay));
+      comparison.blocks.eager.push_back(mean(times_of(eager)));
+      comparison.blocks.replay.push_back(mean(times_of(replay)));
       comparison.steps += count;
       start = std::move(first.end);
       eager_first = !eager_first;
     }
-    comparison.eager_milliseconds = median(std::move(eager_times));
-    comparison.replay_milliseconds = median(std::move(replay_times));
+    comparison.eager_milliseconds = graph::median(std::move(eager_times));
+    comparison.replay_milliseconds = graph::median(std::move(replay_times));
   }
   write_state(trainer, before);
   return comparison;

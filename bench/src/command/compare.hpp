@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "console.hpp"
+#include "options.hpp"
+
+namespace encore::command {
+
+/// `encore ab`: whether graphs are worth keeping for this configuration: matched eager and replayed steps from the
+/// same states, a verdict with its interval, memory, loss difference and break-even step. Returns the exit code;
+/// throws ValidationError when the numbers differ, after having printed everything.
+int compare(const CompareOptions& options, Console& console);
+
+}  // namespace encore::command
