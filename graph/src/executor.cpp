@@ -146,6 +146,7 @@ void Executor<Space>::capture(StepReport& report) {
       graphs_[i] = std::make_unique<Graph>(device_->stream(), runs_[i].name, [&] { run_segments(runs_[i]); });
       ++report.captures;
       report.capture_seconds += graphs_[i]->record_seconds() + graphs_[i]->instantiate_seconds();
+      report.graph_bytes += graphs_[i]->device_bytes();
     }
     captured_ = contract_of(program_->outline(), bindings_.addresses());
     was_reset_ = false;

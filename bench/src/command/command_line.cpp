@@ -18,7 +18,7 @@ namespace encore::command {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> commands{"train", "eval", "info"};
+constexpr std::array<std::string_view, 6> commands{"train", "ab", "plan", "dump", "eval", "info"};
 
 std::string version_line() {
   return fmt::format("encore {} ({})", ENCORE_VERSION_STRING, backend::git_revision());
@@ -114,6 +114,85 @@ void add_evaluate(CLI::App& app, EvaluateOptions& options) {
   app.add_flag("--json", options.json, "print one JSON object and nothing else");
 }
 
+void add_json(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "print one JSON object and nothing else");
+}
+
+void add_compare(CLI::App& app, CompareOptions& options) {
+  add_configuration(app, options.configuration);
+  add_data(app, options.data);
+  constexpr std::int64_t most = 1000000;
+  app.add_option("--steps", options.steps, "steps of each kind")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, most))
+      ->capture_default_str();
+  app.add_option("--threshold", options.threshold, "gain in percent below which graphs are not worth keeping")
+      ->type_name("PERCENT")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--noise-ms", options.noise_milliseconds,
+                 "add a random busy wait of 0 to X ms to each step of both kinds, to see what the verdict "
+                 "makes of it")
+      ->type_name("X")
+      ->check(CLI::Range(0.0, 60000.0));
+  add_threads(app, options.threads);
+  add_json(app, options.json);
+  app.footer(
+      "Runs the same steps eagerly and by replay, from the same states, by turns in blocks; warm-up and "
+      "capture are\n"
+      "left out. The interval of the speed-up is that of the sign test over the pairs of blocks: it holds "
+      "for any\n"
+      "kind of noise. keep: all of it is above 1 + threshold. do not keep: all of it is below. Otherwise, or "
+      "with\n"
+      "fewer than 8 pairs, the evidence does not suffice.\n"
+      "Exit codes: 0 a verdict, also that the evidence does not suffice; 5 the numbers differ; others as "
+      "train.");
+}
+
+void add_plan(CLI::App& app, PlanOptions& options) {
+  add_configuration(app, options.configuration);
+  auto* lengths =
+      app.add_option("--lengths", options.lengths,
+                     "file of sequence lengths, one a line with an optional count: propose graph.buckets")
+          ->type_name("FILE");
+  app.add_option("--buckets", options.buckets, "most buckets to propose")
+      ->type_name("K")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{256}))
+      ->needs(lengths)
+      ->capture_default_str();
+  app.add_option("--multiple-of", options.multiple_of, "propose multiples of this only")
+      ->type_name("M")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->needs(lengths)
+      ->capture_default_str();
+  add_threads(app, options.threads);
+  add_json(app, options.json);
+  app.footer(
+      "Runs nothing and needs no device memory but that of its handles. `captured`, `eager` with the reason "
+      "and the\n"
+      "smallest change, or `partly`, for each module and stretch of layers; then runs, kernels and memory "
+      "for each\n"
+      "policy. A configuration that a rule refuses is refused here too, with exit code 2; --json then "
+      "prints\n"
+      "{\"refused\": ...} with the rule's id, reason and smallest change.");
+}
+
+void add_dump(CLI::App& app, DumpOptions& options) {
+  add_configuration(app, options.configuration);
+  auto* json = app.add_flag("--json", options.json, "print one JSON object and nothing else");
+  app.add_flag("--dot", options.dot, "print a graph for Graphviz")->excludes(json);
+  app.add_option("--diff", options.difference, "tell what differs between two dumps made with --json")
+      ->type_name("A B")
+      ->expected(2)
+      ->excludes(app.get_option("--dot"));
+  add_threads(app, options.threads);
+  app.footer(
+      "Buffers with their places in memory, segments with what they read, write and launch, and the runs "
+      "that are\n"
+      "captured. Holds no address and no time, so two dumps of one configuration are equal.\n"
+      "--diff exits with 0 when the dumps are equal, 1 when they differ, 3 when one cannot be read.");
+}
+
 void add_information(CLI::App& app, InformationOptions& options) {
   add_configuration(app, options.configuration);
   app.add_flag("--keys", options.keys, "list the configuration keys with what they allow and what they mean");
@@ -158,6 +237,9 @@ void require_command(const std::vector<std::string>& arguments) {
 Command parse(const std::vector<std::string>& arguments) {
   require_command(arguments);
   TrainOptions train;
+  CompareOptions comparison;
+  PlanOptions plan;
+  DumpOptions dump;
   EvaluateOptions evaluation;
   InformationOptions information;
 
@@ -166,18 +248,28 @@ Command parse(const std::vector<std::string>& arguments) {
   app.require_subcommand(0, 1);  // which one was checked already; unknown options come first
   CLI::App* const train_app =
       app.add_subcommand("train", "train a model; without options: a small one on the shipped text");
+  CLI::App* const compare_app = app.add_subcommand(
+      "ab", "whether graphs are worth keeping: eager against replayed steps, with an interval");
+  CLI::App* const plan_app = app.add_subcommand(
+      "plan", "what would be captured and why not, and the memory of each policy; runs nothing");
+  CLI::App* const dump_app = app.add_subcommand(
+      "dump", "the program of a step with its kernels and memory, or how two of them differ");
   CLI::App* const evaluate_app =
       app.add_subcommand("eval", "the loss of a model, or its distance from a reference file");
   CLI::App* const information_app = app.add_subcommand(
       "info", "this build, its devices, the presets; a resolved configuration and its memory");
   add_train(*train_app, train);
+  add_compare(*compare_app, comparison);
+  add_plan(*plan_app, plan);
+  add_dump(*dump_app, dump);
   add_evaluate(*evaluate_app, evaluation);
   add_information(*information_app, information);
-  for (CLI::App* const command : {train_app, evaluate_app, information_app}) command->allow_extras();
+  const std::array apps{train_app, compare_app, plan_app, dump_app, evaluate_app, information_app};
+  for (CLI::App* const command : apps) command->allow_extras();
 
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-    for (const CLI::App* const command : {train_app, evaluate_app, information_app})
+    for (const CLI::App* const command : apps)
       if (const auto rest = command->remaining(); !rest.empty()) throw_unknown(rest.front(), *command);
   } catch (const CLI::CallForHelp&) {
     return Text{app.help()};
@@ -189,6 +281,9 @@ Command parse(const std::vector<std::string>& arguments) {
     throw UsageError(error.what());
   }
   if (train_app->parsed()) return train;
+  if (compare_app->parsed()) return comparison;
+  if (plan_app->parsed()) return plan;
+  if (dump_app->parsed()) return dump;
   if (evaluate_app->parsed()) return evaluation;
   return information;
 }

@@ -53,7 +53,7 @@ Result run(const CompareOptions& options, const model::Configuration& configurat
   result.measurements = {.times = result.comparison.blocks,
                          .capture_seconds = result.comparison.capture_seconds,
                          .eager_bytes = result.memory.allocated(),
-                         .replay_bytes = result.memory.total(),
+                         .replay_bytes = result.memory.allocated() + result.comparison.graph_bytes,
                          .loss_difference = result.comparison.loss_difference,
                          .difference = result.comparison.difference};
   result.verdict = graph::judge(result.measurements, {.threshold = options.threshold / 100});
@@ -87,10 +87,14 @@ std::string text_of(const Result& result) {
   if (const auto& speedup = verdict.speedup)
     text += fmt::format("speed-up:    {:.3f}x, {:.1f} % interval {:.3f} to {:.3f}\n", speedup->speedup,
                         100 * speedup->confidence, speedup->lower, speedup->upper);
-  text += fmt::format("memory:      {} without graphs, arena {}; graphs about {}\n",
-                      bytes_text(static_cast<double>(result.measurements.eager_bytes)),
-                      bytes_text(static_cast<double>(result.memory[model::MemoryUse::arena])),
-                      bytes_text(static_cast<double>(result.memory[model::MemoryUse::graphs])));
+  using enum model::MemoryUse;
+  const model::MemoryForecast& memory = result.memory;
+  const std::size_t state = memory[parameter] + memory[gradient] + memory[optimizer_state];
+  text += fmt::format(
+      "memory:      {} of weights, gradients and moments, {} of arena, {} of graphs (forecast {})\n",
+      bytes_text(static_cast<double>(state)), bytes_text(static_cast<double>(memory[arena])),
+      bytes_text(static_cast<double>(comparison.graph_bytes)),
+      bytes_text(static_cast<double>(memory[graphs])));
   text += fmt::format("numbers:     {}; largest loss difference {:g}\n",
                       comparison.identical() ? "every bit is the same" : comparison.difference,
                       comparison.loss_difference);
@@ -124,6 +128,7 @@ Json json_of(const CompareOptions& options, const Result& result) {
   json["break_even_steps"] = verdict.break_even_steps ? Json(*verdict.break_even_steps) : Json();
   json["eager_launches"] = comparison.eager_launches;
   json["graph_nodes"] = comparison.graph_nodes;
+  json["graph_bytes"] = comparison.graph_bytes;
   json["eager_bytes"] = result.measurements.eager_bytes;
   json["replay_bytes"] = result.measurements.replay_bytes;
   json["memory"] = memory_json(result.memory);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "json_output.hpp"
 
+#include <encore/model/files/graph_rules.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -15,14 +17,14 @@ void print_json(const Json& object, Console& console) {
 }
 
 Json refusal_json(std::string_view sentence) {
-  Json json{{"rule", nullptr}, {"sentence", std::string(sentence)}};
-  const std::size_t colon = sentence.find(": ");
-  if (colon == std::string_view::npos) return json;
-  const std::string_view id = sentence.substr(0, colon);
-  const auto is_digit = [](char character) { return character >= '0' && character <= '9'; };
-  const bool is_rule = id.size() > 2 && (id[0] == 'G' || id[0] == 'R') && id[1] == '-' &&
-                       std::all_of(id.begin() + 2, id.end(), is_digit);
-  if (is_rule) json["rule"] = std::string(id);
+  Json json{{"sentence", std::string(sentence)}, {"rule", nullptr}};
+  const std::string_view id = sentence.substr(0, sentence.find(": "));
+  const auto rules = model::graph_rules();
+  const auto rule = std::ranges::find(rules, id, &model::Rule::id);
+  if (rule == rules.end()) return json;
+  json["rule"] = rule->id;
+  json["reason"] = rule->reason;
+  json["change"] = rule->change;
   return json;
 }
 

@@ -13,7 +13,8 @@ namespace encore::command {
 /// One object, and a newline. Bytes that are no UTF-8, as a file's name may hold, are replaced.
 void print_json(const nlohmann::ordered_json& object, Console& console);
 
-/// `{"rule": "G-11", "sentence": ...}`; the rule is null where the sentence begins with none.
+/// `{"sentence": ..., "rule": "G-11", "reason": ..., "change": ...}`; the rule is null where the sentence begins with
+/// none, and nothing follows then.
 nlohmann::ordered_json refusal_json(std::string_view sentence);
 
 /// `{"total_bytes": ..., "bytes": {"parameter": ..., ...}}`.

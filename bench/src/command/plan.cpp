@@ -117,11 +117,13 @@ int print_plan(const PlanOptions& options, Console& console) {
   const auto rows = policy_rows(configuration);
   if (!options.json) {
     console.print(plan_text(configuration, fates, rows));
+    for (const std::string& note : resolved.notes) console.line(fmt::format("note: {}", note));
     if (options.lengths) console.print(buckets_text(proposal));
     return 0;
   }
   Json json{{"configuration", Json::parse(model::to_json(configuration))},
             {"parameters", model::parameter_count(configuration.model)},
+            {"notes", resolved.notes},
             {"modules", Json::array()},
             {"policies", Json::array()}};
   for (const ModuleFate& fate : fates) json["modules"].push_back(fate_json(fate));

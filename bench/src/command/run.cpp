@@ -13,9 +13,12 @@
 #include <variant>
 
 #include "command_line.hpp"
+#include "compare.hpp"
 #include "console.hpp"
+#include "dump.hpp"
 #include "evaluate.hpp"
 #include "information.hpp"
+#include "plan.hpp"
 #include "train.hpp"
 
 namespace encore::command {
@@ -29,6 +32,9 @@ int perform(const Command& command) {
         using Options = std::remove_cvref_t<decltype(options)>;
         if constexpr (std::is_same_v<Options, TrainOptions>) return train(options, console);
         if constexpr (std::is_same_v<Options, EvaluateOptions>) return evaluate(options, console);
+        if constexpr (std::is_same_v<Options, CompareOptions>) return compare(options, console);
+        if constexpr (std::is_same_v<Options, PlanOptions>) return print_plan(options, console);
+        if constexpr (std::is_same_v<Options, DumpOptions>) return dump(options, console);
         if constexpr (std::is_same_v<Options, InformationOptions>) return print_information(options, console);
         if constexpr (std::is_same_v<Options, Text>) {
           console.print(options.text);

@@ -61,6 +61,7 @@ void make_graphs(Trainer& trainer, const StepInputs& inputs, ReplayComparison& c
   for (std::int64_t step = 0; step < graph.warmup_steps + 2 && trainer.refusal().empty(); ++step) {
     const graph::StepReport report = one_step(trainer, inputs, false).report;
     comparison.capture_seconds += report.capture_seconds;
+    comparison.graph_bytes += report.graph_bytes;
     if (report.mode == graph::StepMode::replay) return;
   }
   comparison.why_not =

@@ -19,6 +19,7 @@ struct StepReport {
   std::size_t fallbacks = 0;       ///< runs that the policy captures but that ran eagerly, after warm-up
   std::size_t captures = 0;        ///< graphs recorded in this step
   double capture_seconds = 0;      ///< recording and instantiating, in the step that captured
+  std::size_t graph_bytes = 0;     ///< memory of the graphs that were recorded in it
 };
 
 }  // namespace encore::graph

@@ -35,6 +35,7 @@ struct ReplayComparison {
   double replay_milliseconds = 0;
   graph::PairedTimes blocks;       ///< mean of the steps of each pair of blocks
   double capture_seconds = 0;      ///< of the graphs that were recorded for this comparison
+  std::size_t graph_bytes = 0;     ///< of the same graphs
   std::size_t graph_nodes = 0;     ///< that a step replays
   std::size_t eager_launches = 0;  ///< that an eager step makes
 
