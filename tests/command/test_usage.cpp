@@ -4,8 +4,13 @@
 #include "run_command.hpp"
 
 TEST_CASE("help and version are printed and end well") {
-  for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"--help"}, {"train", "--help"}, {"eval", "-h"}, {"info", "--help"}}) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"},
+                                                    {"train", "--help"},
+                                                    {"ab", "--help"},
+                                                    {"plan", "--help"},
+                                                    {"dump", "--help"},
+                                                    {"eval", "-h"},
+                                                    {"info", "--help"}}) {
     const Outcome outcome = encore(arguments);
     CHECK(outcome.code == 0);
     CHECK(outcome.error.empty());
@@ -25,9 +30,20 @@ TEST_CASE("the help of train names every flag") {
     CHECK_MESSAGE(help.find(flag) != std::string::npos, flag);
 }
 
+TEST_CASE("the help of ab, plan and dump names every flag") {
+  const auto names = [](const char* command, std::initializer_list<const char*> flags) {
+    const std::string help = encore({command, "--help"}).output;
+    for (const char* const flag : flags)
+      CHECK_MESSAGE(help.find(flag) != std::string::npos, command, " ", flag);
+  };
+  names("ab", {"--preset", "--set", "--data", "--steps", "--threshold", "--noise-ms", "--threads", "--json"});
+  names("plan", {"--preset", "--set", "--lengths", "--buckets", "--multiple-of", "--threads", "--json"});
+  names("dump", {"--preset", "--set", "--diff", "--dot", "--threads", "--json"});
+}
+
 TEST_CASE("a missing or unknown command is answered with the list of commands") {
   check_refused(encore({}), 2, {"train", "eval", "info"});
-  check_refused(encore({"plan"}), 2, {"'plan'", "train, eval, info"});
+  check_refused(encore({"tune"}), 2, {"'tune'", "train, ab, plan, dump, eval, info"});
   check_refused(encore({"trian"}), 2, {"'trian'", "did you mean 'train'"});
 }
 
@@ -52,6 +68,15 @@ TEST_CASE("options that need a value, or a number, or exclude each other say so"
                 {"--no-verdict", "--verdict-steps"});
   check_refused(encore({"train", "--data", "a.bin", "--text", "b.txt"}), 2, {"--data", "--text"});
   check_refused(encore({"train", "--steps", "5", "--steps", "6"}), 2, {"--steps"});
+  check_refused(encore({"ab", "--steps", "0"}), 2, {"--steps"});
+  check_refused(encore({"ab", "--threshold", "-1"}), 2, {"--threshold"});
+  check_refused(encore({"ab", "--noise-ms", "nan"}), 2, {"--noise-ms"});
+  check_refused(encore({"plan", "--buckets", "4"}), 2, {"--buckets", "--lengths"});
+  check_refused(encore({"plan", "--lengths", "f", "--buckets", "0"}), 2, {"--buckets"});
+  check_refused(encore({"plan", "--lengths", "f", "--multiple-of", "0"}), 2, {"--multiple-of"});
+  check_refused(encore({"dump", "--json", "--dot"}), 2, {"--json", "--dot"});
+  check_refused(encore({"dump", "--diff", "a.json"}), 2, {"--diff"});
+  check_refused(encore({"dump", "--dot", "--diff", "a.json", "b.json"}), 2, {"--diff", "--dot"});
   check_refused(encore({"eval"}), 2, {"--load"});
   check_refused(encore({"eval", "--load", "a", "--tolerance", "1e-5"}), 2, {"--tolerance", "--golden"});
 }

@@ -22,9 +22,14 @@ class TinyModel {
 
   /// The arguments of `encore train` for this model, and more.
   std::vector<std::string> train(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> arguments{"train", "--config", path("tiny.json")};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
+    return arguments("train", more);
+  }
+  /// The same for another command.
+  std::vector<std::string> arguments(const std::string& command,
+                                     const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all{command, "--config", path("tiny.json")};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
   }
 
   TemporaryFolder folder;

@@ -89,10 +89,10 @@ std::string text_of(const Result& result) {
                         100 * speedup->confidence, speedup->lower, speedup->upper);
   using enum model::MemoryUse;
   const model::MemoryForecast& memory = result.memory;
-  const std::size_t state = memory[parameter] + memory[gradient] + memory[optimizer_state];
+  const std::size_t trained = memory[parameter] + memory[gradient] + memory[optimizer_state];
   text += fmt::format(
       "memory:      {} of weights, gradients and moments, {} of arena, {} of graphs (forecast {})\n",
-      bytes_text(static_cast<double>(state)), bytes_text(static_cast<double>(memory[arena])),
+      bytes_text(static_cast<double>(trained)), bytes_text(static_cast<double>(memory[arena])),
       bytes_text(static_cast<double>(comparison.graph_bytes)),
       bytes_text(static_cast<double>(memory[graphs])));
   text += fmt::format("numbers:     {}; largest loss difference {:g}\n",
