@@ -152,6 +152,11 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
   // cuBLASLt wants the bias in the result's type.
   constexpr bool fuses_bias = std::is_same_v<T, Result>;
   const bool fused_bias = fuses_bias && bias != nullptr;
+  if (stream.mode() == StreamMode::list) {  // The operands are no memory, so no algorithm is chosen for them.
+    stream.note_launch(label);
+    if (bias != nullptr && !fused_bias) stream.note_launch(label);
+    return;
+  }
   const impl::MatmulKey key{
       m,
       n,

@@ -59,7 +59,7 @@ void Stream<Kokkos::Cuda>::refuse_while_recording(const char* what, const char* 
 template <>
 void Stream<Kokkos::Cuda>::synchronize(const char* reason) {
   refuse_while_recording("synchronization", reason);
-  if (mode_ == StreamMode::prime) return;
+  if (runs_nothing()) return;
   ++counters_.synchronizations;
   check_cuda(cudaStreamSynchronize(space_.cuda_stream()), reason);
 }
@@ -76,7 +76,7 @@ template <>
 void Stream<Kokkos::Cuda>::copy_to_host(void* host, const void* device, std::size_t bytes,
                                         const char* label) {
   refuse_while_recording("host copy", label);
-  if (mode_ == StreamMode::prime) return;
+  if (runs_nothing()) return;
   ++counters_.host_copies;
   check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, space_.cuda_stream()), label);
 }
@@ -85,7 +85,7 @@ template <>
 void Stream<Kokkos::Cuda>::copy_to_device(void* device, const void* host, std::size_t bytes,
                                           const char* label) {
   refuse_while_recording("host copy", label);
-  if (mode_ == StreamMode::prime) return;
+  if (runs_nothing()) return;
   ++counters_.host_copies;
   check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, space_.cuda_stream()), label);
 }

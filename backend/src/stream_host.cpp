@@ -30,7 +30,7 @@ void Stream<Space>::refuse_while_recording(const char* what, const char* label) 
 template <class Space>
 void Stream<Space>::synchronize(const char* reason) {
   refuse_while_recording("synchronization", reason);
-  if (mode_ == StreamMode::prime) return;
+  if (runs_nothing()) return;
   ++counters_.synchronizations;
   space_.fence(reason);
 }
@@ -46,7 +46,7 @@ void Stream<Space>::copy(void* destination, const void* source, std::size_t byte
 template <class Space>
 void Stream<Space>::copy_to_host(void* host, const void* device, std::size_t bytes, const char* label) {
   refuse_while_recording("host copy", label);
-  if (mode_ == StreamMode::prime) return;
+  if (runs_nothing()) return;
   ++counters_.host_copies;
   if (bytes > 0) std::memcpy(host, device, bytes);  // An empty array may have a null address.
 }

@@ -39,7 +39,7 @@ std::vector<std::vector<std::string>> kernels_of(backend::Device<Space>& device,
   const graph::Bindings bindings = imaginary_bindings<Space>(program.outline(), plan);
   std::vector<std::vector<std::string>> kernels(program.outline().segments().size());
   backend::Stream<Space>& stream = device.stream();
-  const backend::ModeScope<Space> prime(stream, backend::StreamMode::prime);
+  const backend::ModeScope<Space> list(stream, backend::StreamMode::list);
   for (std::size_t index = 0; index < kernels.size(); ++index) {
     stream.collect_labels(&kernels[index]);
     program.run_segment(index, device, bindings);

@@ -39,7 +39,7 @@ void run_shares(const Stream<Space>& stream, const char* label, std::int64_t siz
 template <class Space, class Functor>
 void run_or_record(Stream<Space>& stream, const char* label, Accesses accesses, std::int64_t size,
                    std::size_t scratch_bytes, Tape::Chunk chunk, const Functor& functor) {
-  if (stream.mode() == StreamMode::prime) return;
+  if (stream.runs_nothing()) return;
   if (stream.mode() == StreamMode::record) {
     stream.tape()->append(label, accesses, size, scratch_bytes, chunk, functor);
   } else {
@@ -92,7 +92,7 @@ void launch_native(Stream<Space>& stream, const char* label, Accesses accesses, 
     const auto functor = [call](std::int64_t) { call(); };
     impl::run_or_record(stream, label, accesses, 1, 0, &impl::run_range_share<decltype(functor)>, functor);
   } else {
-    if (stream.mode() != StreamMode::prime) call();
+    if (!stream.runs_nothing()) call();
   }
 }
 

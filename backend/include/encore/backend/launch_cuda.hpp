@@ -52,6 +52,7 @@ void prime_cuda(Kernel* kernel, std::size_t scratch_bytes, const char* label) {
 template <class Functor>
 void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Range range, const Functor& functor) {
   auto* kernel = &impl::run_range<Functor>;
+  if (stream.mode() == StreamMode::list) return;
   if (stream.mode() == StreamMode::prime) return impl::prime_cuda(kernel, 0, label);
   const auto blocks = static_cast<unsigned>((range.size + impl::range_threads - 1) / impl::range_threads);
   kernel<<<blocks, impl::range_threads, 0, stream.execution_space().cuda_stream()>>>(functor, range.size);
@@ -62,6 +63,7 @@ template <int Threads, class Functor>
 void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Teams<Threads> teams,
                     const Functor& functor) {
   auto* kernel = &impl::run_teams<Threads, Functor>;
+  if (stream.mode() == StreamMode::list) return;
   if (stream.mode() == StreamMode::prime || teams.scratch_bytes > 48 * 1024)
     impl::prime_cuda(kernel, teams.scratch_bytes, label);
   if (stream.mode() == StreamMode::prime) return;

@@ -15,8 +15,9 @@ namespace encore::backend {
 class ResourceUses;
 
 /// execute: kernels run. prime: nothing runs, but kernels are loaded and vendor algorithms chosen, so that a
-/// recording is never a process' first use of them. record: kernels are stored for replay and do not run.
-enum class StreamMode { execute, prime, record };
+/// recording is never a process' first use of them. record: kernels are stored for replay and do not run. list:
+/// nothing runs or is loaded and no memory is touched, so that buffers need none; for collecting labels.
+enum class StreamMode { execute, prime, record, list };
 
 /// Running totals of a stream. A replayed step must leave the last three unchanged.
 struct StreamCounters {
@@ -42,6 +43,8 @@ class Stream {
   /// Host threads that run a kernel; 1 on Serial and CUDA.
   int threads() const;
   StreamMode mode() const { return mode_; }
+  /// Whether kernels are neither run nor stored.
+  bool runs_nothing() const { return mode_ == StreamMode::prime || mode_ == StreamMode::list; }
   const StreamCounters& counters() const { return counters_; }
 
   /// Waits until everything queued has run. Counted. Throws CaptureError while recording, and DeviceError
@@ -58,7 +61,7 @@ class Stream {
   /// Sets bytes to zero. May be recorded.
   void clear(void* destination, std::size_t bytes, const char* label);
 
-  /// Until it is called with nullptr, the label of each launch is added to `labels`, in every mode. With prime
+  /// Until it is called with nullptr, the label of each launch is added to `labels`, in every mode. With list
   /// mode this tells which kernels a segment has without running one.
   void collect_labels(std::vector<std::string>* labels) { labels_ = labels; }
   std::vector<std::string>* label_collector() const { return labels_; }
