@@ -114,6 +114,18 @@ void add_evaluate(CLI::App& app, EvaluateOptions& options) {
   app.add_flag("--json", options.json, "print one JSON object and nothing else");
 }
 
+/// CLI::Range lets through what is not a number.
+CLI::Validator number_in(double least, double most) {
+  const std::string range = fmt::format("{:g} to {:g}", least, most);
+  return CLI::Validator(
+      [=](const std::string& text) -> std::string {
+        double value = 0;
+        const bool fits = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+        return fits ? "" : fmt::format("{} is not a number from {}", text, range);
+      },
+      range);
+}
+
 void add_json(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "print one JSON object and nothing else");
 }
@@ -128,13 +140,13 @@ void add_compare(CLI::App& app, CompareOptions& options) {
       ->capture_default_str();
   app.add_option("--threshold", options.threshold, "gain in percent below which graphs are not worth keeping")
       ->type_name("PERCENT")
-      ->check(CLI::Range(0.0, 1000.0))
+      ->check(number_in(0, 1000))
       ->capture_default_str();
   app.add_option("--noise-ms", options.noise_milliseconds,
                  "add a random busy wait of 0 to X ms to each step of both kinds, to see what the verdict "
                  "makes of it")
       ->type_name("X")
-      ->check(CLI::Range(0.0, 60000.0));
+      ->check(number_in(0, 60000));
   add_threads(app, options.threads);
   add_json(app, options.json);
   app.footer(
