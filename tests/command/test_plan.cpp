@@ -72,6 +72,9 @@ TEST_CASE("plan counts runs, segments and kernels, and memory, of each policy") 
   CHECK(full["runs"] == 1);
   CHECK(full["captured_kernels"] == full["kernels"]);
   CHECK(layer["captured_kernels"] < full["captured_kernels"]);
+  const Json recomputed = policy(object, "none, train.recompute=full");
+  CHECK(recomputed["memory"]["bytes"]["arena"] < none["memory"]["bytes"]["arena"]);
+  CHECK(recomputed["kernels"] > none["kernels"]);
   for (const Json& row : {none, layer, full}) {
     CHECK(row["segments"] == none["segments"]);
     CHECK(row["kernels"] == none["kernels"]);

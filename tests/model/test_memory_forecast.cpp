@@ -107,6 +107,39 @@ TEST_CASE("the forecast is what is then used, over layers, microbatches and poli
         }
 }
 
+TEST_CASE(
+    "the forecast is what is then used, over pipelines, microbatches in flight, recompute and delayed "
+    "gradients") {
+  for (const std::string& backend : backend_names())
+    for (const char* const pipeline : {"1", "2", "4"})
+      for (const char* const chunks : {"1", "2"})
+        for (const char* const microbatches : {"4", "8"})
+          for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+                   {}, {"train.recompute=full"}, {"train.recompute=attn", "train.delay_wgrad=true"}}) {
+            if (*pipeline == '1' && *chunks == '2') continue;
+            CAPTURE(backend);
+            CAPTURE(pipeline);
+            CAPTURE(chunks);
+            CAPTURE(microbatches);
+            auto settings = more;
+            settings.insert(
+                settings.end(),
+                {"backend=" + backend, "model.layers=8", std::string("parallel.pipeline=") + pipeline,
+                 std::string("parallel.virtual_stages=") + chunks, "graph.warmup_steps=1",
+                 std::string("train.microbatches=") + microbatches});
+            check_forecast(tests::resolve(tiny_model("llama"), settings));
+          }
+}
+
+TEST_CASE("the forecast knows buckets and boundary checksums") {
+  for (const std::string& backend : backend_names())
+    for (const char* const setting : {"graph.buckets=4,8,16", "graph.buckets=5,11", "graph.checksums=true"}) {
+      CAPTURE(backend);
+      CAPTURE(setting);
+      check_forecast(tests::resolve(tiny_model("llama"), {"backend=" + backend, setting}));
+    }
+}
+
 TEST_CASE("the forecast knows families, types, master weights and dropout") {
   for (const std::string& backend : backend_names())
     for (const char* const family : {"llama", "gpt2"})

@@ -112,11 +112,15 @@ int print_plan(const PlanOptions& options, Console& console) {
   if (options.lengths) proposal = propose_buckets(options, configuration);
 
   const DeviceSession session(options.threads);
-  const auto fates = module_fates(model::plan_step(configuration, model::KernelLabels::collect),
-                                  model::capture_policy_of(configuration));
+  const model::StepPlan plan = model::plan_step(configuration, model::KernelLabels::collect);
+  const auto fates = module_fates(plan, model::capture_policy_of(configuration));
+  const auto reuses = graph::reuses(plan.outline, plan.memory);
+  const std::string order = reuses.empty() ? "" : graph::order_that_breaks(plan.outline, reuses.front());
   const auto rows = policy_rows(configuration);
   if (!options.json) {
     console.print(plan_text(configuration, fates, rows));
+    console.line(fmt::format("\nthe arena's plan was audited; {} places in it are used again{}",
+                             reuses.size(), order.empty() ? "" : "; for instance: " + order));
     for (const std::string& note : resolved.notes) console.line(fmt::format("note: {}", note));
     if (options.lengths) console.print(buckets_text(proposal));
     return 0;
@@ -126,6 +130,8 @@ int print_plan(const PlanOptions& options, Console& console) {
             {"notes", resolved.notes},
             {"modules", Json::array()},
             {"policies", Json::array()}};
+  json["arena"] = {{"reuses", reuses.size()}};
+  if (!order.empty()) json["arena"]["order_that_would_break_it"] = order;
   for (const ModuleFate& fate : fates) json["modules"].push_back(fate_json(fate));
   for (const PolicyRow& row : rows) json["policies"].push_back(row_json(row));
   if (options.lengths) json["lengths"] = std::move(proposal);

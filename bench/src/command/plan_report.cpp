@@ -98,9 +98,13 @@ std::vector<PolicyRow> policy_rows(const model::Configuration& configuration) {
   std::vector<PolicyRow> rows;
   using enum model::GraphImplementation;
   for (const auto implementation : {none, layer, full_iteration}) {
-    const model::Configuration changed = model::with_policy(configuration, implementation);
-    rows.push_back(row_of(changed, std::string(name_of(implementation))));
+    model::Configuration changed = model::with_policy(configuration, implementation);
+    const std::string name(name_of(implementation));
+    rows.push_back(row_of(changed, name));
     rows.back().chosen = implementation == configuration.graph.impl;
+    if (!changed.train.recompute.empty()) continue;
+    changed.train.recompute = {model::RecomputeModule::full};
+    rows.push_back(row_of(changed, name + ", train.recompute=full"));
   }
   return rows;
 }

@@ -43,7 +43,8 @@ struct PolicyRow {
   model::MemoryForecast memory;
 };
 
-/// The policies none, layer and full_iteration, and with each what recomputation makes of it.
+/// The policies none, layer and full_iteration, and where nothing is recomputed also what recomputing whole layers
+/// makes of each.
 std::vector<PolicyRow> policy_rows(const model::Configuration& configuration);
 
 }  // namespace encore::command

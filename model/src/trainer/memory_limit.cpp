@@ -123,7 +123,10 @@ std::vector<SmallerPolicy> smaller_policies(const Configuration& configuration) 
   const auto no_graphs = [](Configuration& changed) {
     changed = with_policy(changed, GraphImplementation::none);
   };
+  const auto recompute = [](Configuration& changed) { changed.train.recompute = {RecomputeModule::full}; };
   Changes changes(configuration);
+  changes.add("train.recompute=full", recompute);
+  changes.combine("train.recompute=full", recompute);
   changes.add("graph.impl=none", no_graphs);
   changes.add("train.optimizer_state=bf16", bf16_moments);
   changes.combine("train.optimizer_state=bf16", bf16_moments);
