@@ -162,11 +162,12 @@ TEST_CASE("many AdamW steps follow the definition, with scalars that change from
       const Settings s{.learning_rate = 0.01 / step, .clip = 5, .step = double(step)};
       const auto g = normal_values<float>(size, 100 + step);
       const std::vector<float> gradient(g.begin(), g.end());
-      const std::vector<double> values{s.learning_rate, s.weight_decay, s.beta1, s.beta2,
-                                       s.epsilon,       s.clip,         s.step,  s.gradient_scale};
+      const std::vector<double> values{s.learning_rate, s.weight_decay,   s.beta1,
+                                       s.beta2,         s.epsilon,        s.clip,
+                                       s.step,          s.gradient_scale, s.skip_above};
       upload(gradients, gradient);
       run.stream().copy_to_device(const_cast<double*>(scalars.learning_rate), values.data(),
-                                  8 * sizeof(double), "test");
+                                  values.size() * sizeof(double), "test");
       graph.replay();
       run.stream().synchronize("test");
       reference.step(g, 200, s);
