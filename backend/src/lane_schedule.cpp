@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -24,27 +23,9 @@ void pause() {
 #endif
 }
 
-/// Until another lane has got on: spins for some microseconds, then leaves the core to whoever wants it, and after
-/// about a millisecond sleeps between two looks, so that it does no harm where cores are oversubscribed.
-class Patience {
- public:
-  explicit Patience(bool spins) : looks_(spins ? 0 : spinning) {}
-
-  void wait() {
-    ++looks_;
-    if (looks_ < spinning)
-      pause();
-    else if (looks_ < spinning + yielding)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-
- private:
-  static constexpr int spinning = 200;
-  static constexpr int yielding = 2000;
-  int looks_;
-};
+/// How often a lane looks whether another one has got on, for some microseconds, before it goes to sleep. It never
+/// yields the core: newer Linux schedulers take that as leave to put the thread off for long.
+constexpr int looks_before_sleep = 100;
 
 std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -84,20 +65,37 @@ void LaneSchedule::end_replay() const {
 }
 
 void LaneSchedule::fail() {
-  if (!failed_.exchange(true, std::memory_order_acq_rel)) failure_ = std::current_exception();
+  if (failed_.exchange(true)) return;
+  failure_ = std::current_exception();
+  wake_sleepers();
 }
 
-bool LaneSchedule::wait_for(const Step& step) const {
-  for (std::uint32_t i = 0; i < step.waits; ++i) {
-    const std::uint32_t earlier = step.first_wait[i];
-    const std::int64_t over = replays_ * steps_[earlier].operation.size;
-    Patience patience(spins_);
-    while (done_[earlier].load(std::memory_order_acquire) < over) {
-      if (failed_.load(std::memory_order_relaxed)) return false;
-      patience.wait();
-    }
+bool LaneSchedule::reached(std::uint32_t operation) const {
+  return done_[operation].load() >= replays_ * steps_[operation].operation.size || failed_.load();
+}
+
+void LaneSchedule::wait_until_over(std::uint32_t operation) {
+  for (int look = 0; look < (spins_ ? looks_before_sleep : 1); ++look) {
+    if (reached(operation)) return;
+    pause();
   }
-  return true;
+  std::unique_lock lock(mutex_);
+  // Counted before the last look, and the other lane counts its work before it looks for sleepers: both in one order
+  // that all threads agree on, so that at least one of them sees the other.
+  sleepers_.fetch_add(1);
+  changed_.wait(lock, [&] { return reached(operation); });
+  sleepers_.fetch_sub(1);
+}
+
+void LaneSchedule::wake_sleepers() {
+  if (sleepers_.load() == 0) return;
+  { const std::lock_guard lock(mutex_); }  // Whoever has counted himself is asleep once this is free.
+  changed_.notify_all();
+}
+
+bool LaneSchedule::wait_for(const Step& step) {
+  for (std::uint32_t i = 0; i < step.waits; ++i) wait_until_over(step.first_wait[i]);
+  return !failed_.load(std::memory_order_relaxed);
 }
 
 std::int64_t LaneSchedule::run_pieces(const Step& step, int share, int lane) {
@@ -136,7 +134,10 @@ void LaneSchedule::run_step(std::size_t index, int lane) {
   else
     operation.chunk(operation.functor, 0, operation.size, operation.scratch_bytes);
   if (!times_.empty()) times_[index].fetch_add(now() - start, std::memory_order_relaxed);
-  if (step.announced && items > 0) done_[index].fetch_add(items, std::memory_order_release);
+  if (step.announced && items > 0) {
+    done_[index].fetch_add(items);
+    wake_sleepers();
+  }
 }
 
 void LaneSchedule::run_lane(int lane) {

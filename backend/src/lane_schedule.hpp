@@ -5,8 +5,10 @@
 #include <encore/backend/tape.hpp>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -43,7 +45,10 @@ class LaneSchedule {
   using Counter = std::atomic<std::int64_t>;
 
   void run_step(std::size_t index, int lane);
-  bool wait_for(const Step& step) const;
+  bool wait_for(const Step& step);
+  bool reached(std::uint32_t operation) const;
+  void wait_until_over(std::uint32_t operation);
+  void wake_sleepers();
   std::int64_t run_pieces(const Step& step, int share, int lane);
   std::int64_t run_share_and_help(const Step& step, int lane);
   void fail();
@@ -57,6 +62,9 @@ class LaneSchedule {
   /// Pieces taken of each share of each shared operation. A replay uses one set and clears the other.
   std::vector<std::atomic<std::int32_t>> taken_[2];
   std::int64_t replays_ = 0;
+  std::atomic<int> sleepers_ = 0;
+  std::mutex mutex_;  ///< of lanes that go to sleep
+  std::condition_variable changed_;
   std::span<Counter> times_;
   std::atomic<bool> failed_ = false;
   std::exception_ptr failure_;
