@@ -164,7 +164,7 @@ struct Attention<Space>::Implementation {
   void run(Stream<Space>& stream, const char* label, impl::CudnnAttention::Plan& plan,
            const std::array<void*, impl::cudnn_operands>& data, float* log_sum_exp, std::byte* workspace,
            std::size_t workspace_bytes) {
-    if (its_stream.mode() == StreamMode::list) return its_stream.note_launch(label);
+    if (stream.mode() == StreamMode::list) return stream.note_launch(label);
     const std::size_t needed = impl::CudnnAttention::workspace_bytes(plan);
     std::byte* memory = needed <= workspace_bytes ? workspace : workspace_of(needed);
     const cudaStream_t native = stream.execution_space().cuda_stream();

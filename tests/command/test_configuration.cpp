@@ -79,6 +79,6 @@ TEST_CASE("a model that does not fit into memory is refused with both numbers") 
   const TinyModel tiny;
   check_refused(encore(tiny.train({"--set", "model.hidden=65536", "--set", "model.ffn=262144", "--set",
                                    "model.layers=100", "--set", "model.heads=512"})),
-                4, {"GiB", "needs", "free"});
+                4, {"GiB", "need", "free"});
   check_refused(encore(tiny.train({"--set", "graph.memory_limit=1000"})), 4, {"graph.memory_limit"});
 }
