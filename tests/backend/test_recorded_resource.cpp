@@ -59,8 +59,9 @@ bool names(const std::string& sentence, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("closing a communicator that graphs recorded is refused at once, naming it and them",
-                   Space, ENCORE_TEST_SPACES) {
+TEST_CASE_TEMPLATE(
+    "case 29: closing a communicator that graphs recorded is refused at once, naming it and them", Space,
+    ENCORE_TEST_SPACES) {
   Stream<Space> stream;
   TestArray<Space, double> array(stream, {1.0, 2.0});
   int releases = 0;

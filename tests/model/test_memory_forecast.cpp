@@ -131,12 +131,17 @@ TEST_CASE(
           }
 }
 
-TEST_CASE("the forecast knows buckets and boundary checksums") {
+TEST_CASE(
+    "case 25: one, four or sixteen buckets share one pool, which is forecast once, as are boundary "
+    "checksums") {
   for (const std::string& backend : backend_names())
-    for (const char* const setting : {"graph.buckets=4,8,16", "graph.buckets=5,11", "graph.checksums=true"}) {
+    for (const char* const setting : {"graph.buckets=16", "graph.buckets=4,8,12,16",
+                                      "graph.buckets=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16",
+                                      "graph.buckets=5,11", "graph.checksums=true"}) {
       CAPTURE(backend);
       CAPTURE(setting);
-      check_forecast(tests::resolve(tiny_model("llama"), {"backend=" + backend, setting}));
+      check_forecast(
+          tests::resolve(tiny_model("llama"), {"backend=" + backend, "graph.recordings=16", setting}));
     }
 }
 

@@ -47,7 +47,8 @@ const std::vector<std::vector<std::string>> policies{{"graph.impl=full_iteration
                                                      {"graph.impl=layer", "graph.modules=attn"},
                                                      {"graph.impl=layer", "graph.modules=attn,mlp"}};
 
-TEST_CASE("200 steps of interleaved 1F1B with 4 chunks and 8 microbatches equal eager ones at every step") {
+TEST_CASE(
+    "case 4: 200 steps of interleaved 1F1B with 4 chunks and 8 microbatches equal eager ones at every step") {
   for (const std::string& backend : backend_names()) {
     CAPTURE(backend);
     auto settings = four_layers("gpt2", pipeline(2, 2, 8));
@@ -111,7 +112,7 @@ Planned plan_of(const std::vector<std::string>& settings, const std::vector<std:
   return {model::make_trainer(resolve(settings, all))};
 }
 
-TEST_CASE("the arena grows with the microbatches in flight, not with the microbatches") {
+TEST_CASE("case 7: the arena grows with the microbatches in flight, not with the microbatches") {
   for (const char* family : {"gpt2", "llama"})
     for (const char* more : {"train.recompute=", "train.recompute=full", "train.delay_wgrad=true"}) {
       CAPTURE(family);

@@ -49,7 +49,8 @@ void check_every_pair(const std::vector<std::string>& settings) {
   }
 }
 
-TEST_CASE("GPT-2 with dropout trains to the same bits whatever is recomputed and whatever is captured") {
+TEST_CASE(
+    "case 21: GPT-2 with dropout trains to the same bits whatever is recomputed and whatever is captured") {
   check_every_pair(dropping_model("gpt2"));
 }
 

@@ -71,6 +71,11 @@ void add_threads(CLI::App& app, int& threads) {
 void add_train(CLI::App& app, TrainOptions& options) {
   add_configuration(app, options.configuration);
   add_data(app, options.data);
+  app.add_option("--lengths", options.data.lengths,
+                 "file of sequence lengths, one a line with an optional count: each step draws one of them")
+      ->type_name("FILE");
+  add_key_flag(app, options.configuration, "--graph-validate", "graph.validate_every", "N",
+               "compare every N-th replay with an eager run of the same step");
   add_key_flag(app, options.configuration, "--steps", "train.steps", "N",
                "steps, counting those of a loaded checkpoint");
   app.add_option("--log", options.log, "log of one JSON object a step")->type_name("FILE");

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data.hpp"
 
+#include <encore/backend/error.hpp>
+#include <encore/model/files/mapped_file.hpp>
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 
 #include "numbers.hpp"
@@ -34,6 +38,11 @@ model::TokenSource training_source(const DataOptions& options, const model::Conf
           configuration.seed};
 }
 
+std::vector<graph::LengthCount> lengths_in(const std::filesystem::path& file) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 30;
+  return graph::parse_length_counts(model::read_text_file(file, most_bytes), file.string());
+}
+
 }  // namespace
 
 model::TokenCorpus training_corpus(const DataOptions& options) {
@@ -47,9 +56,43 @@ model::TokenCorpus evaluation_corpus(const DataOptions& options) {
 }
 
 TrainingData::TrainingData(const DataOptions& options, const model::Configuration& configuration)
-    : source_(training_source(options, configuration)) {}
+    : source_(training_source(options, configuration)),
+      seed_(static_cast<std::uint64_t>(configuration.seed)) {
+  if (!options.lengths) return;
+  lengths_ = lengths_in(*options.lengths);
+  for (const graph::LengthCount& each : lengths_) lengths_total_ += each.count;
+  if (lengths_.back().length > configuration.train.seq)
+    throw InputFileError(
+        fmt::format("{} has a length of {} and train.seq is {}: set train.seq to the longest",
+                    options.lengths->string(), lengths_.back().length, configuration.train.seq));
+}
 
-void TrainingData::set_batch(std::int64_t steps_done, model::Trainer& trainer) {
+std::int64_t TrainingData::length_of_step(std::int64_t steps_done) const {
+  // SplitMix64 (Steele, Lea and Flood, 2014): a resumed run draws what it would have drawn.
+  std::uint64_t bits = seed_ + 0x9E3779B97F4A7C15ULL * (static_cast<std::uint64_t>(steps_done) + 1);
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBULL;
+  auto place = static_cast<std::int64_t>((bits ^ (bits >> 31)) % static_cast<std::uint64_t>(lengths_total_));
+  for (const graph::LengthCount& each : lengths_) {
+    if (place < each.count) return each.length;
+    place -= each.count;
+  }
+  return lengths_.back().length;
+}
+
+/// Keeps the beginning of each sequence.
+void TrainingData::shorten(std::int64_t length) {
+  const std::int64_t full = source_.shape().seq;
+  for (auto* tokens : {&ids_, &labels_}) {
+    const std::int64_t rows = std::ssize(*tokens) / full;
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::copy_n(tokens->begin() + row * full, length, tokens->begin() + row * length);
+    tokens->resize(static_cast<std::size_t>(rows * length));
+  }
+}
+
+void TrainingData::set_batch(std::int64_t steps_done, model::Trainer& trainer,
+                             std::optional<std::int64_t> length) {
   const model::TokenSource::Shape& shape = source_.shape();
   const auto microbatch = static_cast<std::size_t>(shape.sequences * shape.seq);
   ids_.resize(static_cast<std::size_t>(shape.microbatches) * microbatch);
@@ -59,7 +102,9 @@ void TrainingData::set_batch(std::int64_t steps_done, model::Trainer& trainer) {
     source_.batch(steps_done, index, std::span(ids_).subspan(begin, microbatch),
                   std::span(labels_).subspan(begin, microbatch));
   }
-  trainer.set_batch(ids_, labels_);
+  if (!length) length = lengths_.empty() ? shape.seq : length_of_step(steps_done);
+  shorten(*length);
+  trainer.set_batch(ids_, labels_, {shape.microbatches, shape.sequences, *length});
 }
 
 std::string TrainingData::description() const {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <encore/graph/length_buckets.hpp>
 #include <encore/model/files/token_source.hpp>
 #include <encore/model/trainer.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,14 +22,23 @@ model::TokenCorpus evaluation_corpus(const DataOptions& options);
 /// Training batches. A step's batch depends on the step alone, so a resumed run sees what it would have seen.
 class TrainingData {
  public:
-  /// Throws InputFileError for a file that is missing, malformed, too short, or outside the vocabulary.
+  /// Throws InputFileError for a file that is missing, malformed, too short, or outside the vocabulary, and for a
+  /// length above train.seq.
   TrainingData(const DataOptions& options, const model::Configuration& configuration);
 
-  void set_batch(std::int64_t steps_done, model::Trainer& trainer);
+  /// Sets the batch of the step after `steps_done`; `length` instead of the length that is drawn for it.
+  void set_batch(std::int64_t steps_done, model::Trainer& trainer, std::optional<std::int64_t> length = {});
   std::string description() const;
+  bool has_lengths() const { return !lengths_.empty(); }
 
  private:
+  std::int64_t length_of_step(std::int64_t steps_done) const;
+  void shorten(std::int64_t length);
+
   model::TokenSource source_;
+  std::vector<graph::LengthCount> lengths_;  ///< empty: always train.seq
+  std::int64_t lengths_total_ = 0;           ///< sum of their counts
+  std::uint64_t seed_;
   std::vector<std::int32_t> ids_, labels_;
 };
 

@@ -29,6 +29,7 @@ struct ConfigurationOptions {
 struct DataOptions {
   std::optional<std::filesystem::path> tokens;
   std::optional<std::filesystem::path> text;
+  std::optional<std::filesystem::path> lengths;  ///< of training sequences, with how often they occur
 };
 
 struct TrainOptions {

@@ -127,14 +127,13 @@ void Training::train_step(Progress& progress) {
   const double rate = learning_rate(configuration_.train, done);
   model::StepResult result = trainer_->step(rate);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double tokens_per_second = static_cast<double>(result.tokens) / seconds;
   const StepRecord record{
-      .result = std::move(result),
-      .learning_rate = rate,
-      .tokens_per_second = static_cast<double>(tokens_of_step(configuration_.train)) / seconds};
+      .result = std::move(result), .learning_rate = rate, .tokens_per_second = tokens_per_second};
   totals_.add(record.result);
   write_log(record);
   progress.show(record);
-  note_refusal(progress);
+  note_refusal(progress, record.result);
   require_finite(record.result);
 }
 
@@ -150,18 +149,26 @@ void Training::write_log(const StepRecord& record) {
   }
 }
 
-void Training::note_refusal(Progress& progress) {
-  if (refusal_noted_ || trainer_->refusal().empty()) return;
+void Training::note_refusal(Progress& progress, const model::StepResult& result) {
+  if (refusal_noted_ || result.eager_reason.empty()) return;
   refusal_noted_ = true;
-  progress.note(fmt::format("note: not captured, training goes on eagerly: {}", trainer_->refusal()));
+  const bool always = !trainer_->refusal().empty();
+  progress.note(
+      always ? fmt::format("note: not captured, training goes on eagerly: {}", result.eager_reason)
+             : fmt::format("note: step {} ran eagerly, as others may: {}", result.step, result.eager_reason));
 }
 
 void Training::require_finite(const model::StepResult& result) const {
   if (std::isfinite(result.loss) && std::isfinite(result.gradient_norm)) return;
+  if (result.skipped) return;  // The step left everything as it was.
+  std::string where = trainer_->first_bad_boundary();
+  where = where.empty()
+              ? (configuration_.graph.checksums ? "" : "; graph.checksums = true would name the segment")
+              : "; " + where;
   throw ValidationError(
-      fmt::format("step {} gave loss {} and gradient norm {}: nothing was saved after it; lower "
+      fmt::format("step {} gave loss {} and gradient norm {}{}: nothing was saved after it; lower "
                   "train.lr or set train.clip",
-                  result.step, result.loss, result.gradient_norm));
+                  result.step, result.loss, result.gradient_norm, where));
 }
 
 void Training::save() {
@@ -171,9 +178,13 @@ void Training::save() {
 }
 
 model::ReplayComparison Training::compare(std::int64_t steps) {
+  // Of one length that is recorded: other steps have nothing to compare.
+  const auto& buckets = configuration_.graph.buckets;
+  const std::int64_t length = buckets.empty() ? configuration_.train.seq : buckets.back();
   return model::compare_eager_with_replay(
       *trainer_, steps,
-      {.set_batch = [this](std::int64_t done, model::Trainer& trainer) { data_.set_batch(done, trainer); },
+      {.set_batch = [this, length](std::int64_t done,
+                                   model::Trainer& trainer) { data_.set_batch(done, trainer, length); },
        .learning_rate = [this](std::int64_t done) { return learning_rate(configuration_.train, done); }});
 }
 

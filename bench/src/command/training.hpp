@@ -48,13 +48,14 @@ class Training {
 
   const TrainingTotals& totals() const { return totals_; }
   const model::Trainer& trainer() const { return *trainer_; }
+  bool has_lengths() const { return data_.has_lengths(); }
   model::ReplayComparison compare(std::int64_t steps);
 
  private:
   Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved);
   void train_step(Progress& progress);
   void write_log(const StepRecord& record);
-  void note_refusal(Progress& progress);
+  void note_refusal(Progress& progress, const model::StepResult& result);
   void require_finite(const model::StepResult& result) const;
   void save();
   int train_until_done(Progress& progress);

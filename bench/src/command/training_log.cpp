@@ -32,7 +32,11 @@ std::string log_line(const StepRecord& record) {
                                     {"mode", graph::name_of(result.report.mode)},
                                     {"graph_nodes", result.report.graph_nodes},
                                     {"host_syncs", result.report.host_syncs},
-                                    {"fallbacks", result.report.fallbacks}};
+                                    {"fallbacks", result.report.fallbacks},
+                                    {"tokens", result.tokens},
+                                    {"computed_tokens", result.computed_tokens},
+                                    {"validated", result.validated},
+                                    {"skipped", result.skipped}};
   return line.dump();
 }
 
