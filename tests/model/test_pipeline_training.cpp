@@ -2,6 +2,7 @@
 #include "step_traces.hpp"
 
 #include <encore/backend/error.hpp>
+#include <encore/graph/order_check.hpp>
 #include <encore/model/files/pipeline_schedule.hpp>
 
 #include <doctest/doctest.h>
@@ -190,6 +191,17 @@ TEST_CASE("a backward that runs after the forward that reuses its buffers is cau
   CHECK(sentence.find("are alive together and share memory: 'microbatch.") != std::string::npos);
   CHECK(sentence.find("before '" + late + "' (segment ") != std::string::npos);
   CHECK(sentence.find("the memory plan was made for the opposite order") != std::string::npos);
+}
+
+TEST_CASE("an order that swaps the layers of a backward pass is caught by the residual gradient it spoils") {
+  const Planned planned = plan_of(four_layers("llama", pipeline(2, 1, 8)));
+  const graph::Outline& outline = planned.trainer->outline();
+  CHECK_NOTHROW(graph::check_order(outline, outline));
+  CHECK_THROWS_WITH_AS(graph::check_order(outline, with_moved(outline, "microbatch.1/layer.1/mlp/backward",
+                                                              "microbatch.1/layer.1/attn/backward")),
+                       "'microbatch.1/layer.1/attn/backward' writes 'microbatch.1/residual_gradient' before "
+                       "'microbatch.1/layer.1/mlp/backward' writes it, in the planned order after",
+                       InternalError);
 }
 
 TEST_CASE("every order that the plan's reuse of memory relies on is caught when it is broken") {
