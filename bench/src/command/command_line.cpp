@@ -212,7 +212,11 @@ void add_dump(CLI::App& app, DumpOptions& options) {
 
 void add_information(CLI::App& app, InformationOptions& options) {
   add_configuration(app, options.configuration);
-  app.add_flag("--keys", options.keys, "list the configuration keys with what they allow and what they mean");
+  auto* keys = app.add_flag("--keys", options.keys,
+                            "list the configuration keys with what they allow and what they mean");
+  app.add_flag("--markdown", options.markdown,
+               "with --keys: as the page of the documentation and nothing else")
+      ->needs(keys);
   app.add_flag("--rules", options.rules,
                "print the rules about what can be recorded, as Markdown, and nothing else");
   add_threads(app, options.threads);

@@ -148,8 +148,8 @@ void add_configuration(Json& information, const model::ResolvedConfiguration& re
 }  // namespace
 
 int print_information(const InformationOptions& options, Console& console) {
-  if (options.rules && !options.json) {
-    console.print(model::graph_rules_as_markdown());
+  if (!options.json && (options.rules || options.markdown)) {
+    console.print(options.rules ? model::graph_rules_as_markdown() : model::configuration_keys_as_markdown());
     return 0;
   }
   std::optional<model::ResolvedConfiguration> resolved;

@@ -56,6 +56,7 @@ struct InformationOptions {
   ConfigurationOptions configuration;
   int threads = 0;
   bool keys = false;
+  bool markdown = false;  ///< of keys: the page of the documentation and nothing else
   bool rules = false;
   bool json = false;
 };

@@ -100,25 +100,25 @@ void check_modules(const GraphConfiguration& graph) {
 
 void check_recompute(const TrainConfiguration& train) {
   const auto& modules = train.recompute;
-  if (modules.size() > 1 && modules.back() == RecomputeModule::full)
-    refuse(fmt::format("train.recompute = full cannot stand beside {}: it covers whole layers",
-                       name_of(modules.front())));
+  if (modules.size() < 2 || std::ranges::find(modules, RecomputeModule::full) == modules.end()) return;
+  std::vector<std::string_view> names;
+  for (const RecomputeModule module : modules) names.push_back(name_of(module));
+  refuse(GraphRule::full_beside_recompute_modules,
+         fmt::format("train.recompute = {}", fmt::join(names, ",")));
 }
 
 void check_pipeline(const Configuration& configuration) {
   const ParallelConfiguration& parallel = configuration.parallel;
+  const std::string shown = fmt::format("parallel.pipeline = {} and parallel.virtual_stages = {}",
+                                        parallel.pipeline, parallel.virtual_stages);
   if (parallel.virtual_stages > 1 && parallel.pipeline == 1)
-    refuse(
-        fmt::format("parallel.virtual_stages = {} needs parallel.pipeline above 1", parallel.virtual_stages));
+    refuse(GraphRule::virtual_stages_without_pipeline, shown);
   if (configuration.model.layers % (parallel.pipeline * parallel.virtual_stages) != 0)
-    refuse(fmt::format(
-        "model.layers = {} must be a multiple of parallel.pipeline = {} times parallel.virtual_stages = {}",
-        configuration.model.layers, parallel.pipeline, parallel.virtual_stages));
+    refuse(GraphRule::layers_not_divided,
+           fmt::format("model.layers = {} with {}", configuration.model.layers, shown));
   if (parallel.virtual_stages > 1 && configuration.train.microbatches % parallel.pipeline != 0)
-    refuse(fmt::format(
-        "train.microbatches = {} must be a multiple of parallel.pipeline = {}: with parallel.virtual_stages "
-        "above 1 a stage changes its chunk after so many microbatches",
-        configuration.train.microbatches, parallel.pipeline));
+    refuse(GraphRule::microbatches_not_divided,
+           fmt::format("train.microbatches = {} with {}", configuration.train.microbatches, shown));
 }
 
 void check_graph(const GraphConfiguration& graph) {

@@ -25,17 +25,23 @@ constexpr std::array keys = {
     MegatronKey{"te_rng_tracker", MegatronKind::truth,
                 "ignored: random positions lie in device memory anyway"},
     MegatronKey{"use_te_rng_tracker", MegatronKind::truth, "the same"},
+    MegatronKey{"recompute_granularity", MegatronKind::text,
+                "train.recompute: full, or selective with recompute_modules"},
+    MegatronKey{"recompute_modules", MegatronKind::texts,
+                "train.recompute: core_attn (attn; what selective means alone), mlp"},
+    MegatronKey{"recompute_method", MegatronKind::text, "uniform"},
+    MegatronKey{"recompute_num_layers", MegatronKind::number, "1"},
+    MegatronKey{"delay_wgrad_compute", MegatronKind::truth, "train.delay_wgrad"},
+    MegatronKey{"tensor_model_parallel_size", MegatronKind::number, "parallel.tensor"},
+    MegatronKey{"expert_model_parallel_size", MegatronKind::number, "parallel.expert"},
+    MegatronKey{"pipeline_model_parallel_size", MegatronKind::number, "parallel.pipeline"},
+    MegatronKey{"virtual_pipeline_model_parallel_size", MegatronKind::number, "parallel.virtual_stages"},
+    MegatronKey{"num_virtual_stages_per_pipeline_rank", MegatronKind::number, "the same"},
+    MegatronKey{"num_layers_per_virtual_pipeline_stage", MegatronKind::number,
+                "parallel.virtual_stages: model.layers / parallel.pipeline / this"},
 };
 
 using Entry = MegatronTranslation::Entry;
-
-/// A name for one of our keys and nothing more.
-void translate_plain(MegatronTranslation& translation, std::string_view name, std::string_view key) {
-  const Entry* const entry = translation.find(name);
-  if (entry == nullptr) return;
-  translation.require_one_form(entry, key, GraphRule::two_forms);
-  translation.set(key, entry->second.text, *entry);
-}
 
 void note_random_tracker(MegatronTranslation& translation) {
   for (const std::string_view name : {"te_rng_tracker", "use_te_rng_tracker"}) {
@@ -92,8 +98,20 @@ void MegatronTranslation::set(std::string_view key, std::string_view text, const
                                                        setting.strength, setting.source});
 }
 
+std::optional<std::int64_t> MegatronTranslation::whole(std::string_view key) const {
+  const auto found = settings_.find(key);
+  return found == settings_.end() ? std::nullopt : std::optional(std::get<std::int64_t>(found->second.value));
+}
+
 void MegatronTranslation::add_note(GraphRule rule, const std::string& what) {
   notes_.push_back(note(rule, what));
+}
+
+void translate_plain(MegatronTranslation& translation, std::string_view name, std::string_view key) {
+  const Entry* const entry = translation.find(name);
+  if (entry == nullptr) return;
+  translation.require_one_form(entry, key, GraphRule::two_forms);
+  translation.set(key, entry->second.text, *entry);
 }
 
 std::span<const MegatronKey> megatron_keys() { return keys; }
@@ -107,6 +125,7 @@ void translate_megatron(const MegatronSettings& megatron, Settings& settings,
                         std::vector<std::string>& notes) {
   MegatronTranslation translation(megatron, settings, notes);
   translate_graph_keys(translation);
+  translate_training_keys(translation);
   translate_plain(translation, "cuda_graph_warmup_steps", "graph.warmup_steps");
   note_random_tracker(translation);
 }

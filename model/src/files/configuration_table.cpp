@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <type_traits>
 
 #include "configuration_names.hpp"
@@ -231,7 +232,8 @@ auto train_keys() {
       list<train, &Train::recompute>(
           {.name = "train.recompute",
            .fallback = "none: everything is kept",
-           .help = "what backward computes again instead of keeping it; full: whole layers"}),
+           .help = "what backward computes again instead of keeping it; full: whole layers",
+           .refusal = GraphRule::unknown_recompute_module}),
       truth<train, &Train::delay_wgrad>("train.delay_wgrad", "false",
                                         "weight gradients of attn and mlp after all input gradients")};
 }
@@ -291,7 +293,7 @@ std::span<const Key> key_table() {
   static const std::vector<Key> table = [] {
     std::vector<Key> keys;
     const auto append = [&keys](const auto& section) {
-      keys.insert(keys.end(), section.begin(), section.end());
+      std::ranges::copy(section, std::back_inserter(keys));
     };
     append(model_keys());
     append(train_keys());

@@ -114,6 +114,32 @@ constexpr std::array rules = {
          "no training sequence is that long", "leave it out, or raise train.seq", ""},
     Rule{"G-36", refused, "more lengths in `graph.buckets` than `graph.recordings`",
          "each length is recorded apart", "raise graph.recordings, or leave lengths out", ""},
+    Rule{"G-37", refused, "`full` beside other names in `train.recompute`", "it covers whole layers",
+         "keep full alone, or leave it out", ""},
+    Rule{"G-38", refused, "an unknown name in `train.recompute` or `recompute_modules`",
+         "nothing else is computed again here, and nothing that was asked for is silently kept",
+         "use attn (Megatron: core_attn) and mlp, or full alone", "C49"},
+    Rule{"G-39", refused, "`recompute_modules` without `recompute_granularity = selective`",
+         "single modules are computed again only in the selective form",
+         "set recompute_granularity = selective, or leave recompute_modules out", ""},
+    Rule{"G-40", refused, "`recompute_method` other than `uniform`, or `recompute_num_layers` other than 1",
+         "every layer is computed again from its own input",
+         "set recompute_method = uniform and recompute_num_layers = 1", ""},
+    Rule{"G-41", noted, "`core_attn` in `recompute_modules`, or `selective` alone: `train.recompute = attn`",
+         "normalization and projection before the attention are computed again with it",
+         "set train.recompute = attn", ""},
+    Rule{"G-42", refused, "`parallel.virtual_stages` above 1 with `parallel.pipeline = 1`",
+         "chunks are taken in turn by the stages of a pipeline",
+         "set parallel.pipeline above 1, or parallel.virtual_stages = 1", ""},
+    Rule{"G-43", refused,
+         "`model.layers` that `parallel.pipeline` times `parallel.virtual_stages` does not divide",
+         "every chunk has the same number of layers", "choose numbers whose product divides model.layers",
+         "C60"},
+    Rule{"G-44", refused,
+         "`train.microbatches` that `parallel.pipeline` does not divide, with `parallel.virtual_stages` "
+         "above 1",
+         "a stage changes its chunk after as many microbatches as there are stages",
+         "make train.microbatches a multiple of parallel.pipeline", ""},
     Rule{graph::rule_buffer.id, refused_at_run, graph::rule_buffer.text,
          "a replay would read what was captured, not what was given", "set graph.recapture = true",
          "C53, C54, C55, G1"},
@@ -138,7 +164,7 @@ constexpr std::array rules = {
          "raise graph.memory_limit, or make the microbatch smaller", "C69"},
 };
 
-constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::buckets_beyond_recordings) + 1;
+constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::microbatches_not_divided) + 1;
 static_assert(rules.size() == count_of_graph_rules + std::size(graph::contract_rules));
 
 constexpr bool ids_are_numbered() {
@@ -169,13 +195,9 @@ constexpr std::array without_meaning = {
     PeerRules{"C43", "hybrid context parallelism", "a sequence lies on one device"},
     PeerRules{"C44, C45, C46, C47", "graphs of inference and of reinforcement learning",
               "this version trains and evaluates but does not generate (G-05)"},
-    PeerRules{"C49", "normalization recompute that is switched off at a router's graph",
-              "no model of this version has a router"},
     PeerRules{"C50, C78", "sharded data parallelism", "there are no data-parallel ranks (G-18)"},
     PeerRules{"C57, C59, C66", "hooks, trainable buffers and autocast around a recorded module",
               "a step is a list of segments, and nothing else runs in it"},
-    PeerRules{"C60", "sample counts and orders handed to the recorder",
-              "the program itself is the order, and a step's shape is checked as R-01 and R-02"},
     PeerRules{"C63", "an input that needs a gradient and gets none",
               "backward segments are written out, so every gradient is named"},
     PeerRules{"C64", "cached low-precision copies of weights", "weights are read as they are stored"},

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +31,8 @@ class MegatronTranslation {
   /// Throws by the rule where a person set our `key` too. A preset's value gives way to Megatron's key.
   void require_one_form(const Entry* megatron, std::string_view key, GraphRule rule) const;
   void set(std::string_view key, std::string_view text, const Entry& from);
+  /// The whole number that our `key` is set to, if it is.
+  std::optional<std::int64_t> whole(std::string_view key) const;
   void add_note(GraphRule rule, const std::string& what);
 
  private:
@@ -38,6 +43,12 @@ class MegatronTranslation {
 
 /// `cuda_graph_impl = 'local' (--set)`.
 std::string shown(const MegatronTranslation::Entry& entry);
+
+/// A name for one of our keys and nothing more.
+void translate_plain(MegatronTranslation& translation, std::string_view name, std::string_view key);
+
+/// The keys of recompute, delayed weight gradients and parallelism.
+void translate_training_keys(MegatronTranslation& translation);
 
 /// The keys that say what is recorded.
 void translate_graph_keys(MegatronTranslation& translation);

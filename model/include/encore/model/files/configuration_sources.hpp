@@ -89,4 +89,7 @@ struct MegatronSpelling {
 };
 std::vector<MegatronSpelling> megatron_spellings();
 
+/// The page docs/configuration.md.
+std::string configuration_keys_as_markdown();
+
 }  // namespace encore::model

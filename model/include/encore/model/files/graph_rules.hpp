@@ -46,6 +46,14 @@ enum class GraphRule : std::uint8_t {
   results_are_copies,
   bucket_beyond_sequence,
   buckets_beyond_recordings,
+  full_beside_recompute_modules,
+  unknown_recompute_module,
+  recompute_modules_without_selective,
+  recompute_of_layer_groups,
+  whole_attention_recomputed,
+  virtual_stages_without_pipeline,
+  layers_not_divided,
+  microbatches_not_divided,
 };
 
 enum class RuleOutcome : std::uint8_t {
