@@ -62,12 +62,8 @@ void Executor<Space>::cut_program() {
 template <class Space>
 void Executor<Space>::run_segments(const Run& run) const {
   for (std::size_t index = run.first; index < run.end; ++index) {
-    try {
-      program_->run_segment(index, *device_, bindings_);
-    } catch (const CaptureError& error) {
-      throw CaptureError("segment '" + program_->outline().segments()[index].name + "': " + error.what(),
-                         error.where());
-    }
+    running_ = index;
+    program_->run_segment(index, *device_, bindings_);
   }
 }
 
@@ -139,6 +135,12 @@ void Executor<Space>::check_contract() {
 }
 
 template <class Space>
+std::string Executor<Space>::refusal_of(const Error& error) const {
+  return std::string(rule_host_work.id) + ": segment '" + program_->outline().segments()[running_].name +
+         "': " + error.what();
+}
+
+template <class Space>
 void Executor<Space>::capture(StepReport& report) {
   try {
     for (std::size_t i = 0; i < runs_.size(); ++i) {
@@ -152,9 +154,9 @@ void Executor<Space>::capture(StepReport& report) {
     was_reset_ = false;
     return;
   } catch (const CaptureError& error) {
-    refusal_ = error.what();
+    refusal_ = refusal_of(error);
   } catch (const DeviceError& error) {  // The driver refuses calls that it allows outside of a recording.
-    refusal_ = error.what();
+    refusal_ = refusal_of(error);
   } catch (...) {
     drop_graphs();
     throw;
@@ -169,13 +171,18 @@ StepReport Executor<Space>::run(bool replays, StepReport report) {
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     if (replays && graphs_[i]) {
       report.graph_nodes += graphs_[i]->nodes();
-      graphs_[i]->replay();
+      try {
+        graphs_[i]->replay();
+      } catch (const CaptureError& error) {  // A communicator of the recording was closed.
+        throw CaptureError(std::string(rule_released.id) + ": " + error.what(), error.where());
+      }
     } else {
       run_segments(runs_[i]);
       if (replays && runs_[i].captured) ++report.fallbacks;
     }
   }
   report.eager_launches = device_->stream().counters().launches - launches;
+  if (report.graph_nodes > 0) report.mode = report.captures > 0 ? StepMode::capture : StepMode::replay;
   ++steps_;
   return report;
 }
@@ -187,7 +194,6 @@ StepReport Executor<Space>::step() {
   const Watch<Space> watch(device_->stream());
   const bool past_warmup = policy_.scope != CaptureScope::none && steps_ >= policy_.warmup_steps;
   if (captures() && !complete()) capture(report);
-  if (graphs() > 0) report.mode = report.captures > 0 ? StepMode::capture : StepMode::replay;
   report = run(past_warmup, report);
   watch.complete(report);
   return report;
@@ -215,7 +221,15 @@ StepReport Executor<Space>::replay() {
   if (!complete())
     throw ReplayContractError(std::string(rule_buffer.id) +
                               ": a buffer moved, and its runs wait for step() to record them anew");
-  return step();
+  const Watch<Space> watch(device_->stream());
+  StepReport report = run(true, {});
+  watch.complete(report);
+  return report;
+}
+
+template <class Space>
+void Executor<Space>::end_warmup() {
+  steps_ = std::max(steps_, policy_.warmup_steps);
 }
 
 template <class Space>

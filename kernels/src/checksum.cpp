@@ -29,6 +29,7 @@ struct Part {
   const std::byte* data;
   std::int64_t elements;
   std::int64_t first_team;
+  std::int64_t number;  ///< among those of the checksum
   backend::DataType type;
 };
 
@@ -66,6 +67,7 @@ struct AddChecksum {
   KOKKOS_FUNCTION std::uint64_t hash_of(const Team& team, const Part& part, std::int64_t begin,
                                         std::int64_t size) const {
     const auto* bits = reinterpret_cast<const Bits*>(part.data) + begin;
+    begin += part.number << 40;  // Parts that change places change the sum.
     return team.template sum_over<std::uint64_t>(
         size, [=](std::int64_t i) { return mix(static_cast<std::uint64_t>(bits[i]), begin + i); });
   }
@@ -122,13 +124,14 @@ struct NextSlot {
 };
 
 template <class Space>
-void add_checksum(backend::Stream<Space>& stream, std::span<const ChecksumPart> parts,
+void add_checksum(backend::Stream<Space>& stream, std::span<const ChecksumPart> parts, std::int64_t number,
                   const std::int64_t* slot, Checksum* ring, std::int64_t row, std::int64_t rows) {
   AddChecksum kernel{{}, 0, slot, ring, row, rows};
   std::int64_t teams = 0;
   for (const ChecksumPart& part : parts) {
+    ++number;
     if (part.elements <= 0) continue;
-    kernel.parts[kernel.count++] = {part.data, part.elements, teams, part.type};
+    kernel.parts[kernel.count++] = {part.data, part.elements, teams, number, part.type};
     teams += (part.elements + elements_of_a_team - 1) / elements_of_a_team;
   }
   // The parts of one launch are many, and an access list is short: it depends on all others.
@@ -141,8 +144,8 @@ template <class Space>
 void checksum(backend::Stream<Space>& stream, std::span<const ChecksumPart> parts, const std::int64_t* slot,
               Checksum* ring, std::int64_t row, std::int64_t rows) {
   for (std::size_t first = 0; first < parts.size(); first += parts_of_a_launch)
-    add_checksum(stream, parts.subspan(first, std::min(parts_of_a_launch, parts.size() - first)), slot, ring,
-                 row, rows);
+    add_checksum(stream, parts.subspan(first, std::min(parts_of_a_launch, parts.size() - first)),
+                 static_cast<std::int64_t>(first), slot, ring, row, rows);
 }
 
 template <class Space>

@@ -70,6 +70,12 @@ TEST_CASE(
     CHECK_THROWS_AS(graph->set_scalar("norm_epsilon", 1.0), ReplayContractError);
     CHECK_THROWS_AS(graph->set_scalar("dropout", 0.5), ReplayContractError);
     CHECK_THROWS_AS(graph->set_scalar("wheight_decay", 0.5), ReplayContractError);
+    CHECK_THROWS_AS(graph->set_scalar("learning_rate", 0.5), ReplayContractError);
+    CHECK_THROWS_AS(graph->set_scalar("step", 1), ReplayContractError);
+    for (const auto& [name, value] : std::vector<std::pair<const char*, double>>{
+             {"clip", std::nan("")}, {"beta1", 1.0}, {"beta2", -0.1}, {"weight_decay", INFINITY}})
+      CHECK_THROWS_AS(graph->set_scalar(name, value), ConfigurationError);
+    CHECK(state_of(*graph) == state_of(*eager));
   }
 }
 

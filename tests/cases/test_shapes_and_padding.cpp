@@ -153,7 +153,7 @@ TEST_CASE(
       if (result.report.mode == graph::StepMode::eager) {
         ++eager;
         CHECK(result.report.fallbacks == 1);
-        CHECK(result.eager_reason == "R-07: all 8 of graph.recordings are taken by other lengths");
+        CHECK(result.eager_reason == "R-09: all 8 of graph.recordings are taken by other lengths");
       }
     }
     // One of the eight is the configuration's own length, which never came.
@@ -191,6 +191,25 @@ TEST_CASE(
     CHECK(result.loss == eager->step(0.01).loss);
     CHECK(gradients(*recapturing) == gradients(*eager));
     CHECK_THROWS_AS(set(*recapturing, {4, 2, 16}), ReplayContractError);
+
+    // Few tokens that padding turns into more than there is memory for.
+    asked.emplace_back("graph.buckets=16");
+    const auto padding = make(backend, asked);
+    CHECK_THROWS_WITH_AS(set(*padding, {4, 2, 1}), doctest::Contains("R-08: 4 microbatches of 2 sequences"),
+                         OutOfMemoryError);
+    set(*padding, {2, 2, 16});
+    CHECK(std::isfinite(padding->step(0.01).loss));
+  }
+}
+
+TEST_CASE("where nothing is recorded no batch needs a reason for running eagerly") {
+  for (const std::string& backend : backend_names()) {
+    const auto eager = make(backend, {"graph.impl=none"});
+    for (const std::int64_t tokens : {16, 5, 9}) {
+      const auto result = train(*eager, 0, tokens);
+      CHECK(result.eager_reason.empty());
+      CHECK(result.report.fallbacks == 0);
+    }
   }
 }
 

@@ -133,6 +133,16 @@ TEST_CASE("plan of a model that no machine holds costs little, and training it i
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
 }
 
+TEST_CASE("plan refuses what train would refuse for its memory, and still shows it") {
+  const TinyModel tiny;
+  auto arguments = tiny.train({"--set", "graph.memory_limit=1000"});
+  arguments.front() = "plan";
+  const Outcome outcome = encore(arguments);
+  CHECK(outcome.code == 4);
+  CHECK(outcome.output.find("refused: R-08") != std::string::npos);
+  CHECK(outcome.output.find("full_iteration") != std::string::npos);
+}
+
 TEST_CASE("a memory limit that is too low is refused by train with a policy that fits, which then trains") {
   const TinyModel tiny;
   const std::size_t total = policy(plan(tiny), "full_iteration")["memory"]["total_bytes"];

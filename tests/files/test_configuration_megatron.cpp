@@ -129,6 +129,7 @@ TEST_CASE("a value of the wrong JSON type under one of Megatron's names is refus
   };
   CHECK(resolve(R"({"external_cuda_graph": true, "cuda_graph_impl": null})").impl ==
         GraphImplementation::layer);
+  CHECK(resolve(R"({"cuda_graph_modules": []})") == resolve("{}"));
   CHECK(resolve(R"({"cuda_graph_impl": null, "inference_cuda_graph_scope": null})").impl ==
         GraphImplementation::full_iteration);
   for (const auto& [json, reason] : std::initializer_list<std::pair<const char*, const char*>>{

@@ -108,6 +108,26 @@ TEST_CASE_TEMPLATE("capturing without warm-up works", Space, ENCORE_TEST_SPACES)
   CHECK(counter.state.get()[0] == 8.0);
 }
 
+TEST_CASE_TEMPLATE("graphs that were prepared ahead wait for the end of the warm-up, and replay() does not",
+                   Space, ENCORE_TEST_SPACES) {
+  Counter<Space> counter;
+  Executor<Space> executor(counter.device, counter.program, counter.bindings(),
+                           {CaptureScope::full_iteration, {}, OptimizerCapture::separate, 2});
+  CHECK(executor.prepare() == 1);
+  StepReport report = executor.step();
+  CHECK(report.mode == StepMode::eager);
+  CHECK(report.graph_nodes == 0);
+  CHECK(report.eager_launches == 3);
+  report = executor.replay();
+  CHECK(report.mode == StepMode::replay);
+  CHECK(report.graph_nodes == 3);
+  CHECK(report.eager_launches == 0);
+  executor.reset();
+  executor.end_warmup();
+  CHECK(executor.step().mode == StepMode::capture);
+  CHECK(counter.state.get()[0] == 512.0);
+}
+
 TEST_CASE_TEMPLATE("after a reset the graphs are recorded anew", Space, ENCORE_TEST_SPACES) {
   Counter<Space> counter;
   Executor<Space> executor(counter.device, counter.program, counter.bindings(),

@@ -21,6 +21,12 @@ struct ScaleAndAdd {
   KOKKOS_FUNCTION void operator()(std::int64_t i) const { destination[i] = 2 * source[i] + *rate; }
 };
 
+struct Accumulate {
+  double* sum;
+  const double* source;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const { sum[i] += source[i]; }
+};
+
 /// A small program for tests of the graph layer: `layers` segments, each of a layer of its own, that turn `input`
 /// through activations into `output`, then one that adds the output into `total`.
 template <class Space>
@@ -105,12 +111,6 @@ class ChainProgram {
   backend::Allocation<Space> arena;
 
  private:
-  struct Accumulate {
-    double* sum;
-    const double* source;
-    KOKKOS_FUNCTION void operator()(std::int64_t i) const { sum[i] += source[i]; }
-  };
-
   static std::byte* bytes(const TestArray<Space, double>& array) {
     return reinterpret_cast<std::byte*>(array.data());
   }

@@ -45,7 +45,9 @@ Result run(const CompareOptions& options, const model::Configuration& configurat
   Result result;
   result.comparison = model::compare_eager_with_replay(
       *trainer, options.steps,
-      {.set_batch = [&](std::int64_t done, model::Trainer& trained) { data.set_batch(done, trained); },
+      {.set_batch = [&, length = recorded_length(configuration)](
+                        std::int64_t done,
+                        model::Trainer& trained) { data.set_batch(done, trained, length); },
        .learning_rate = [&](std::int64_t done) { return learning_rate(configuration.train, done); }},
       {.block_steps = std::clamp<std::int64_t>(options.steps / wanted_pairs, 1, longest_block),
        .noise_milliseconds = options.noise_milliseconds});

@@ -55,12 +55,19 @@ model::TokenCorpus evaluation_corpus(const DataOptions& options) {
   return is_shipped(options) ? whole.slice(first_held_out(whole), whole.size()) : whole;
 }
 
+std::int64_t recorded_length(const model::Configuration& configuration) {
+  const auto& buckets = configuration.graph.buckets;
+  return buckets.empty() ? configuration.train.seq : buckets.back();
+}
+
 TrainingData::TrainingData(const DataOptions& options, const model::Configuration& configuration)
     : source_(training_source(options, configuration)),
       seed_(static_cast<std::uint64_t>(configuration.seed)) {
   if (!options.lengths) return;
   lengths_ = lengths_in(*options.lengths);
-  for (const graph::LengthCount& each : lengths_) lengths_total_ += each.count;
+  for (const graph::LengthCount& each : lengths_)
+    if (__builtin_add_overflow(lengths_total_, each.count, &lengths_total_))
+      throw InputFileError(fmt::format("{} counts more sequences than 2^63", options.lengths->string()));
   if (lengths_.back().length > configuration.train.seq)
     throw InputFileError(
         fmt::format("{} has a length of {} and train.seq is {}: set train.seq to the longest",

@@ -19,6 +19,9 @@ namespace encore::command {
 model::TokenCorpus training_corpus(const DataOptions& options);
 model::TokenCorpus evaluation_corpus(const DataOptions& options);
 
+/// The longest sequence that is recorded: a comparison of eager with replayed steps uses it.
+std::int64_t recorded_length(const model::Configuration& configuration);
+
 /// Training batches. A step's batch depends on the step alone, so a resumed run sees what it would have seen.
 class TrainingData {
  public:

@@ -103,6 +103,18 @@ model::ResolvedConfiguration resolve_or_explain(const PlanOptions& options, Cons
   }
 }
 
+/// Why training would be refused for its memory; empty when it would not.
+std::string refusal_for_memory(const model::Configuration& configuration, const model::StepPlan& plan) {
+  if (configuration.graph.memory_limit == 0)
+    return {};  // What is free here says nothing about where it will run.
+  try {
+    model::require_memory(configuration, model::forecast_memory(configuration, plan));
+    return {};
+  } catch (const OutOfMemoryError& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 int print_plan(const PlanOptions& options, Console& console) {
@@ -117,13 +129,16 @@ int print_plan(const PlanOptions& options, Console& console) {
   const auto reuses = graph::reuses(plan.outline, plan.memory);
   const std::string order = reuses.empty() ? "" : graph::order_that_breaks(plan.outline, reuses.front());
   const auto rows = policy_rows(configuration);
+  const std::string too_large = refusal_for_memory(configuration, plan);
+  const int code = too_large.empty() ? 0 : exit_code(ErrorCode::out_of_memory);
   if (!options.json) {
     console.print(plan_text(configuration, fates, rows));
     console.line(fmt::format("\nthe arena's plan was audited; {} places in it are used again{}",
                              reuses.size(), order.empty() ? "" : "; for instance: " + order));
     for (const std::string& note : resolved.notes) console.line(fmt::format("note: {}", note));
     if (options.lengths) console.print(buckets_text(proposal));
-    return 0;
+    if (!too_large.empty()) console.line(fmt::format("refused: {}", too_large));
+    return code;
   }
   Json json{{"configuration", Json::parse(model::to_json(configuration))},
             {"parameters", model::parameter_count(configuration.model)},
@@ -135,8 +150,9 @@ int print_plan(const PlanOptions& options, Console& console) {
   for (const ModuleFate& fate : fates) json["modules"].push_back(fate_json(fate));
   for (const PolicyRow& row : rows) json["policies"].push_back(row_json(row));
   if (options.lengths) json["lengths"] = std::move(proposal);
+  if (!too_large.empty()) json["refused"] = refusal_json(too_large);
   print_json(json, console);
-  return 0;
+  return code;
 }
 
 }  // namespace encore::command

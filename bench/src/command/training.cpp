@@ -178,9 +178,7 @@ void Training::save() {
 }
 
 model::ReplayComparison Training::compare(std::int64_t steps) {
-  // Of one length that is recorded: other steps have nothing to compare.
-  const auto& buckets = configuration_.graph.buckets;
-  const std::int64_t length = buckets.empty() ? configuration_.train.seq : buckets.back();
+  const std::int64_t length = recorded_length(configuration_);
   return model::compare_eager_with_replay(
       *trainer_, steps,
       {.set_batch = [this, length](std::int64_t done,

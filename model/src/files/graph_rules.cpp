@@ -162,6 +162,9 @@ constexpr std::array rules = {
     Rule{graph::rule_memory.id, refused_at_run, graph::rule_memory.text,
          "memory is planned before the first step and not found during one",
          "raise graph.memory_limit, or make the microbatch smaller", "C69"},
+    Rule{graph::rule_recordings.id, refused_at_run, graph::rule_recordings.text,
+         "recordings are bounded: the step runs eagerly and says so",
+         "raise graph.recordings, or set graph.buckets", ""},
 };
 
 constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::microbatches_not_divided) + 1;

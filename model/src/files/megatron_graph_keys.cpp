@@ -69,6 +69,7 @@ void translate_full_iteration(MegatronTranslation& translation, const Entry& sco
 void translate_modules(MegatronTranslation& translation, const Entry& scope,
                        const Implementation& implementation) {
   const std::string& text = scope.second.text;
+  if (implementation.entry == nullptr && text.empty()) return;
   if (implementation.entry == nullptr) refuse(GraphRule::modules_without_implementation, shown(scope));
   if (implementation.name == "full_iteration" && !text.empty())
     refuse(GraphRule::modules_without_layer,

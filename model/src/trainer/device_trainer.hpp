@@ -29,6 +29,7 @@ class DeviceTrainer final : public Trainer {
   StepResult step_eagerly(double learning_rate) override { return run_step(learning_rate, true); }
   std::int64_t steps_done() const override { return steps_done_; }
   void set_scalar(std::string_view name, double value) override;
+  void end_warmup() override { current_->executor->end_warmup(); }
   void recapture() override;
   void reset_graphs() override;
   std::string first_bad_boundary() override;
@@ -57,7 +58,7 @@ class DeviceTrainer final : public Trainer {
   static constexpr std::size_t metrics = 3;  ///< loss, label_count, gradient_norm
 
   void prepare_shapes();
-  void check_memory() const;
+  void check_memory();
   void allocate();
   graph::Bindings bind(const Shaped& shaped) const;
   void make_executor(Shaped& shaped, bool captures);
@@ -78,6 +79,7 @@ class DeviceTrainer final : public Trainer {
                     std::size_t expected) const;
   std::byte* address(ParameterArray array) const;
   Evaluation& evaluation();
+  void require_memory_for_evaluation(std::size_t bytes) const;
 
   Configuration configuration_;
   ParameterLayout layout_;
@@ -89,6 +91,7 @@ class DeviceTrainer final : public Trainer {
   Shaped* current_ = nullptr;        ///< of the batch that was set last
   std::string eager_reason_;         ///< why the batch that was set last is not captured
   BatchShape batch_shape_{};         ///< of that batch, before padding
+  std::size_t allocated_bytes_ = 0;  ///< forecast
   std::size_t arena_bytes_ = 0;      ///< of the largest plan
   graph::Scalars<Space> scalars_;
 

@@ -118,6 +118,7 @@ auto DeviceTrainer<Space, T, G>::exact(const BatchShape& shape, bool records) ->
           graph::rule_memory.id, shape.microbatches, shape.sequences, shape.tokens, needed, bytes));
   };
   require_room(shaped->plan.arena_bytes, arena_.bytes());
+  require_room(2 * shaped->outline().buffer(shaped->step.ids).bytes(), batch_.bytes());
   if (shaped->boundaries)
     require_room(shaped->outline().buffer(shaped->boundaries->ring).bytes(), ring_.bytes());
   make_executor(*shaped, records);
@@ -147,11 +148,11 @@ auto DeviceTrainer<Space, T, G>::choose(const BatchShape& shape) -> Shaped& {
     if (!found->executor) make_executor(*found, true);
     return *found;
   }
+  if (graph.impl == GraphImplementation::none) return exact(shape, false);
   // The main shape has a place even when it was never used.
-  if (graph.impl != GraphImplementation::none && std::ssize(recorded_) < graph.recordings)
-    return exact(padded, true);
+  if (std::ssize(recorded_) < graph.recordings) return exact(padded, true);
   eager_reason_ = fmt::format("{}: all {} of graph.recordings are taken by other lengths",
-                              graph::rule_length.id, graph.recordings);
+                              graph::rule_recordings.id, graph.recordings);
   return exact(shape, false);
 }
 

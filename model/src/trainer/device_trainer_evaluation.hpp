@@ -4,6 +4,9 @@
 #include "device_trainer.hpp"
 
 #include <encore/backend/error.hpp>
+#include <encore/graph/contract_rules.hpp>
+
+#include <fmt/format.h>
 
 namespace encore::model {
 
@@ -24,10 +27,13 @@ auto DeviceTrainer<Space, T, G>::evaluation() -> Evaluation& {
                                                             {1, train.microbatch, train.seq, false});
   graph::MemoryPlan plan = graph::plan_memory(step.program.outline());
   graph::Bindings bindings(step.program.outline());
-  evaluation_ = std::make_unique<Evaluation>(
+  graph::audit(step.program.outline(), plan);
+  auto made = std::make_unique<Evaluation>(
       Evaluation{std::move(step), std::move(plan), {}, {}, {}, std::move(bindings), nullptr});
-  Evaluation& e = *evaluation_;
+  Evaluation& e = *made;
   const graph::Outline& outline = e.step.program.outline();
+  require_memory_for_evaluation(e.plan.arena_bytes + outline.buffer(e.step.logits.at(0)).bytes() +
+                                2 * outline.buffer(e.step.ids).bytes());
   e.arena = backend::Allocation<Space>("evaluation arena", e.plan.arena_bytes);
   e.logits = backend::Allocation<Space>("logits", outline.buffer(e.step.logits.at(0)).bytes());
   e.batch = backend::Allocation<Space>("evaluation batch",
@@ -49,7 +55,18 @@ auto DeviceTrainer<Space, T, G>::evaluation() -> Evaluation& {
   policy.optimizer = graph::OptimizerCapture::eager;
   policy.warmup_steps = 0;
   e.executor = std::make_unique<graph::Executor<Space>>(device_, e.step.program, e.bindings, policy);
-  return e;
+  evaluation_ = std::move(made);
+  return *evaluation_;
+}
+
+template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::require_memory_for_evaluation(std::size_t bytes) const {
+  const auto limit = static_cast<std::size_t>(configuration_.graph.memory_limit);
+  if (limit > 0 && allocated_bytes_ + bytes > limit)
+    throw OutOfMemoryError(fmt::format(
+        "{}: evaluating needs {} bytes beside the {} of training and graph.memory_limit allows {}: raise "
+        "it, or evaluate with a trainer of its own",
+        graph::rule_memory.id, bytes, allocated_bytes_, limit));
 }
 
 template <class Space, class T, class G>

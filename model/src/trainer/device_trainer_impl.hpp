@@ -8,8 +8,10 @@
 #include "kernel_labels.hpp"
 
 #include <encore/backend/error.hpp>
+#include <encore/graph/contract_rules.hpp>
 #include <encore/kernels/initialization.hpp>
 #include <encore/kernels/rope.hpp>
+#include <encore/model/files/scalar_ranges.hpp>
 #include <encore/model/memory_forecast.hpp>
 
 #include <fmt/format.h>
@@ -51,7 +53,7 @@ template <class Space, class T, class G>
 DeviceTrainer<Space, T, G>::~DeviceTrainer() = default;
 
 template <class Space, class T, class G>
-void DeviceTrainer<Space, T, G>::check_memory() const {
+void DeviceTrainer<Space, T, G>::check_memory() {
   const graph::Outline& outline = main_->outline();
   std::size_t graph_nodes = 0;
   if (configuration_.graph.impl != GraphImplementation::none) {
@@ -62,6 +64,7 @@ void DeviceTrainer<Space, T, G>::check_memory() const {
   MemoryForecast forecast = forecast_memory(configuration_, outline, main_->plan, graph_nodes);
   forecast[MemoryUse::arena] = arena_bytes_;
   require_memory(configuration_, forecast);
+  allocated_bytes_ = forecast.total();
 }
 
 template <class Space, class T, class G>
@@ -179,6 +182,10 @@ void DeviceTrainer<Space, T, G>::set_initial_scalars() {
 
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::set_scalar(std::string_view name, double value) {
+  if (name == "learning_rate" || name == "step")
+    throw ReplayContractError(fmt::format(
+        "{}: '{}' is set by each step: the learning rate is step()'s argument", graph::rule_scalar.id, name));
+  require_scalar_in_range(name, value);
   scalars_.set(name, value);
 }
 

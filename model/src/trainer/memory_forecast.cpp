@@ -16,9 +16,8 @@ constexpr std::size_t batch_slots = 4;   ///< staged by a trainer
 constexpr std::size_t scalar_slots = 8;  ///< staged by graph::Scalars
 constexpr std::size_t staged_metrics = 3 * sizeof(double);
 
-/// What a recorded kernel takes. Hosts: measured on tapes of training steps, which keep a copy of each functor and
-/// its dependences. CUDA: on the safe side of what one H200 showed; the driver takes memory in steps of 2 MiB.
-constexpr std::size_t host_node_bytes = 768;
+/// What a recorded kernel takes of the device: on the safe side of what a driver showed, which takes memory in steps
+/// of 2 MiB. On hosts a recording is bookkeeping of some hundred bytes a kernel, as the program itself is.
 constexpr std::size_t cuda_node_bytes = 4096;
 
 std::size_t workspace_bytes(BackendKind backend) {
@@ -91,7 +90,7 @@ MemoryForecast forecast_memory(const Configuration& configuration, const graph::
                          buffer.kind == BufferKind::optimizer_state))
       ++allocations;
   forecast[MemoryUse::alignment] = allocations * model::alignment;
-  forecast[graphs] = graph_nodes * (host ? host_node_bytes : cuda_node_bytes);
+  forecast[graphs] = host ? 0 : graph_nodes * cuda_node_bytes;
   return forecast;
 }
 

@@ -57,8 +57,10 @@ void make_graphs(Trainer& trainer, const StepInputs& inputs, ReplayComparison& c
     comparison.why_not = "graph.impl is none";
     return;
   }
-  // The warm-up, the step that captures, and the first that replays.
-  for (std::int64_t step = 0; step < graph.warmup_steps + 2 && trainer.refusal().empty(); ++step) {
+  // The step that captures, and the first that replays.
+  for (int step = 0; step < 2 && trainer.refusal().empty(); ++step) {
+    inputs.set_batch(trainer.steps_done(), trainer);
+    trainer.end_warmup();
     const graph::StepReport report = one_step(trainer, inputs, false).report;
     comparison.capture_seconds += report.capture_seconds;
     comparison.graph_bytes += report.graph_bytes;

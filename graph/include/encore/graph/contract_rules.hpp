@@ -24,9 +24,11 @@ inline constexpr ContractRule rule_host_work{
     "R-06", "a host copy, synchronization or other host work inside a recorded run"};
 inline constexpr ContractRule rule_length{"R-07", "a sequence longer than the largest recorded one"};
 inline constexpr ContractRule rule_memory{"R-08", "more memory than was planned or is allowed"};
+inline constexpr ContractRule rule_recordings{
+    "R-09", "a batch of another length when graph.recordings are all taken"};
 
 inline constexpr ContractRule contract_rules[] = {rule_buffer, rule_microbatches, rule_program,
                                                   rule_scalar, rule_released,     rule_host_work,
-                                                  rule_length, rule_memory};
+                                                  rule_length, rule_memory,       rule_recordings};
 
 }  // namespace encore::graph

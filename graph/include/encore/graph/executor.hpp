@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <encore/backend/error.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/backend/recorded_graph.hpp>
 #include <encore/graph/contract.hpp>
@@ -44,6 +45,9 @@ class Executor {
   /// when the capture was refused.
   std::size_t prepare();
 
+  /// Counts the warm-up as done.
+  void end_warmup();
+
   /// Moves a buffer, and the parts of it, to another address; the next step finds the difference.
   void rebind(BufferId id, std::byte* address);
   const Bindings& bindings() const { return bindings_; }
@@ -76,6 +80,7 @@ class Executor {
   void check_contract();
   void drop_runs_of_moved_buffers();
   void capture(StepReport& report);
+  std::string refusal_of(const Error& error) const;
   void drop_graphs();
   bool captures() const;
   bool complete() const;
@@ -90,6 +95,7 @@ class Executor {
   std::uint64_t cut_signature_ = 0;
   std::optional<Contract> captured_;
   std::int64_t steps_ = 0;
+  mutable std::size_t running_ = 0;  ///< the segment that runs or is recorded, for errors
   bool was_reset_ = false;
   std::string refusal_;
 };

@@ -29,7 +29,7 @@ enum class MemoryUse {
   staging,        ///< from which the device copies; on CUDA this is host memory and counts nowhere
   alignment,      ///< lost because every allocation begins at a multiple of 256 bytes
   evaluation,     ///< arena, logits and batch of the evaluation program, once there is one
-  graphs          ///< estimated: what the recordings take
+  graphs          ///< estimated: what the recordings take of a device; nothing on hosts
 };
 inline constexpr std::size_t memory_uses = 14;
 std::string_view name_of(MemoryUse use);

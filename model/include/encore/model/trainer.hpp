@@ -86,7 +86,7 @@ class Trainer {
   virtual void set_batch(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) = 0;
   /// The same for a batch of another shape. A shorter sequence is padded to the next length of graph.buckets; without
   /// buckets each length is recorded as it comes, up to graph.recordings of them. Padding changes no number: its
-  /// labels are ignored, and attention looks back only. Longer sequences run eagerly or are refused, as
+  /// labels are ignored, and attention looks back only. (With dropout the masks are those of the padded shape.) Longer sequences run eagerly or are refused, as
   /// graph.above_largest says. Throws ReplayContractError that lists all that does not fit: other numbers of
   /// microbatches or sequences than the configuration's (unless graph.recapture is set), or more than train.seq
   /// tokens.
@@ -104,6 +104,8 @@ class Trainer {
   /// what is part of the recorded kernels.
   virtual void set_scalar(std::string_view name, double value) = 0;
 
+  /// Counts the warm-up as done, so that the next step records.
+  virtual void end_warmup() = 0;
   /// Lets the next steps record their graphs anew.
   virtual void recapture() = 0;
   /// Drops all graphs and gives their memory back; the next steps record them anew.
