@@ -34,8 +34,8 @@ struct CheckedChain {
   Bindings bindings() const {
     Bindings result(checked.program.outline());
     const Bindings plain = chain.bindings();
-    for (const BufferId id : {chain.rate, chain.input, chain.output, chain.total})
-      result.bind(id, plain.address(id));
+    const std::vector<BufferId> ids{chain.rate, chain.input, chain.output, chain.total};
+    for (const BufferId id : ids) result.bind(id, plain.address(id));
     result.bind(checked.ring, reinterpret_cast<std::byte*>(ring.data()));
     result.bind(checked.slot, reinterpret_cast<std::byte*>(slot.data()));
     result.bind_arena(plan, arena.data());

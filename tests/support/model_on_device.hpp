@@ -73,9 +73,9 @@ class ModelOnDevice {
   /// Weights, gradients, moments and metrics, by name.
   std::vector<std::pair<std::string, std::vector<std::byte>>> state() {
     std::vector<std::pair<std::string, std::vector<std::byte>>> result;
-    for (const graph::BufferId id : {step.parameters, *step.gradients, *step.first_moment,
-                                     *step.second_moment, step.loss, *step.gradient_norm})
-      result.emplace_back(outline().buffer(id).name, read(id));
+    const std::vector<graph::BufferId> ids{step.parameters,     *step.gradients, *step.first_moment,
+                                           *step.second_moment, step.loss,       *step.gradient_norm};
+    for (const graph::BufferId id : ids) result.emplace_back(outline().buffer(id).name, read(id));
     return result;
   }
 

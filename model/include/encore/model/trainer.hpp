@@ -94,8 +94,8 @@ class Trainer {
                          const BatchShape& shape) = 0;
 
   /// Trains one step on the batch that was set last, and waits for its numbers. Every graph.validate_every-th step
-  /// is replayed, taken back and run eagerly too, and all named buffers are compared: ValidationError names the
-  /// first that differs.
+  /// is replayed, taken back and run eagerly too, and all named buffers that are whole at its end are compared (with
+  /// graph.checksums also what every segment wrote): ValidationError names the first that differs.
   virtual StepResult step(double learning_rate) = 0;
   /// The same without graphs.
   virtual StepResult step_eagerly(double learning_rate) = 0;
