@@ -63,8 +63,8 @@ std::string fate_text(const ModuleFate& fate) {
 
 std::string row_text(const PolicyRow& row) {
   const std::string name = (row.chosen ? "* " : "  ") + row.policy;
-  if (!row.refused.empty()) return fmt::format("  {:<34} refused: {}\n", name, row.refused);
-  return fmt::format("  {:<34} {:>6} {:>9} {:>9} {:>9} {:>9} {:>10}\n", name, row.runs, row.captured_runs,
+  if (!row.refused.empty()) return fmt::format("  {:<38} refused: {}\n", name, row.refused);
+  return fmt::format("  {:<38} {:>6} {:>9} {:>9} {:>9} {:>9} {:>10}\n", name, row.runs, row.captured_runs,
                      row.segments, row.kernels, row.captured_kernels,
                      bytes_text(static_cast<double>(row.memory.total())));
 }
@@ -85,7 +85,7 @@ std::string plan_text(const model::Configuration& configuration, const std::vect
                                  count_text(model::parameter_count(configuration.model)),
                                  name_of(configuration.backend), name_of(configuration.graph.impl));
   for (const ModuleFate& fate : fates) text += fate_text(fate);
-  text += fmt::format("\n  {:<34} {:>6} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "policy", "runs", "captured",
+  text += fmt::format("\n  {:<38} {:>6} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "policy", "runs", "captured",
                       "segments", "kernels", "in graphs", "memory");
   for (const PolicyRow& row : rows) text += row_text(row);
   for (const PolicyRow& row : rows)

@@ -16,8 +16,9 @@ constexpr std::size_t batch_slots = 4;   ///< staged by a trainer
 constexpr std::size_t scalar_slots = 8;  ///< staged by graph::Scalars
 constexpr std::size_t staged_metrics = 3 * sizeof(double);
 
-/// What a recorded kernel takes of the device: on the safe side of what a driver showed, which takes memory in steps
-/// of 2 MiB. On hosts a recording is bookkeeping of some hundred bytes a kernel, as the program itself is.
+/// What a recorded kernel is taken to need of the device: an assumption that no measurement supports yet, since the
+/// driver hands memory out in large blocks. `encore ab` tells what a capture really took. On hosts a recording is
+/// bookkeeping of some hundred bytes a kernel, as the program itself is.
 constexpr std::size_t cuda_node_bytes = 4096;
 
 std::size_t workspace_bytes(BackendKind backend) {
