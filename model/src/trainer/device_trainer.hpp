@@ -42,6 +42,8 @@ class DeviceTrainer final : public Trainer {
   void set_weights(const ParameterSlice& slice, std::span<const float> values) override;
   std::vector<RandomPosition> random_positions() override;
   void restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) override;
+  std::unique_ptr<SavedState> save_state() override;
+  void restore_state(const SavedState& state) override;
   const graph::Outline& outline() const override { return main_->outline(); }
   const graph::MemoryPlan& memory_plan() const override { return main_->plan; }
   const std::vector<graph::Run>& runs() const override { return main_->executor->runs(); }
@@ -72,6 +74,7 @@ class DeviceTrainer final : public Trainer {
   Shaped& exact(const BatchShape& shape, bool records);
   Shaped* find_recorded(const BatchShape& shape) const;
 
+  std::vector<std::uint64_t> state_checksums();
   graph::Snapshot take_snapshot() const;
   std::string difference(const graph::Snapshot& replay, const graph::Snapshot& eager) const;
 

@@ -18,7 +18,7 @@ namespace {
 
 struct Pass {
   std::vector<StepResult> results;
-  TrainingState end;
+  std::unique_ptr<SavedState> end;
 };
 
 /// Waits that the steps' times include. The same ones each time, so that a comparison can be repeated.
@@ -70,15 +70,15 @@ void make_graphs(Trainer& trainer, const StepInputs& inputs, ReplayComparison& c
       trainer.refusal().empty() ? "the policy captures nothing of this step" : trainer.refusal();
 }
 
-Pass run_block(Trainer& trainer, const TrainingState& start, std::int64_t steps, const StepInputs& inputs,
+Pass run_block(Trainer& trainer, const SavedState& start, std::int64_t steps, const StepInputs& inputs,
                bool eagerly, Noise& noise) {
-  write_state(trainer, start);
+  trainer.restore_state(start);
   Pass pass;
   for (std::int64_t step = 0; step < steps; ++step) {
     pass.results.push_back(one_step(trainer, inputs, eagerly));
     pass.results.back().milliseconds += noise.add();
   }
-  pass.end = read_state(trainer);
+  pass.end = trainer.save_state();
   return pass;
 }
 
@@ -86,7 +86,16 @@ bool same_bits(double left, double right) {
   return std::bit_cast<std::uint64_t>(left) == std::bit_cast<std::uint64_t>(right);
 }
 
-std::string first_difference(const ParameterLayout& layout, const Pass& eager, const Pass& replay) {
+/// What differs between two states whose checksums do, found on the host.
+std::string state_difference(Trainer& trainer, const SavedState& left, const SavedState& right) {
+  if (left.same_as(right)) return {};
+  trainer.restore_state(left);
+  const TrainingState one = read_state(trainer);
+  trainer.restore_state(right);
+  return first_difference(trainer.layout(), one, read_state(trainer));
+}
+
+std::string first_difference(Trainer& trainer, const Pass& eager, const Pass& replay) {
   for (std::size_t i = 0; i < eager.results.size(); ++i) {
     const StepResult& one = eager.results[i];
     const StepResult& other = replay.results[i];
@@ -99,8 +108,8 @@ std::string first_difference(const ParameterLayout& layout, const Pass& eager, c
       return fmt::format("the gradient norm of step {} is {:.17g} eagerly and {:.17g} by replay", one.step,
                          one.gradient_norm, other.gradient_norm);
   }
-  const std::string difference = first_difference(layout, eager.end, replay.end);
-  return difference.empty() ? "" : fmt::format("after step {} {}", eager.end.steps_done, difference);
+  const std::string difference = state_difference(trainer, *eager.end, *replay.end);
+  return difference.empty() ? "" : fmt::format("after step {} {}", eager.end->steps_done, difference);
 }
 
 std::vector<double> times_of(const Pass& pass) {
@@ -129,21 +138,22 @@ void append(std::vector<double>& list, const std::vector<double>& values) {
 ReplayComparison compare_eager_with_replay(Trainer& trainer, std::int64_t steps, const StepInputs& inputs,
                                            const ComparisonOptions& options) {
   ReplayComparison comparison;
-  const TrainingState before = read_state(trainer);
+  const std::unique_ptr<SavedState> before = trainer.save_state();
   make_graphs(trainer, inputs, comparison);
   if (comparison.why_not.empty()) {
     std::vector<double> eager_times, replay_times;
-    TrainingState start = before;
+    std::unique_ptr<SavedState> last;  // where the next pair of blocks begins
     Noise noise(options.noise_milliseconds);
     bool eager_first = true;
     while (comparison.steps < steps && comparison.difference.empty()) {
       const std::int64_t count =
           std::min(std::max<std::int64_t>(1, options.block_steps), steps - comparison.steps);
+      const SavedState& start = last ? *last : *before;
       Pass first = run_block(trainer, start, count, inputs, eager_first, noise);
       const Pass second = run_block(trainer, start, count, inputs, !eager_first, noise);
       const Pass& eager = eager_first ? first : second;
       const Pass& replay = eager_first ? second : first;
-      comparison.difference = first_difference(trainer.layout(), eager, replay);
+      comparison.difference = first_difference(trainer, eager, replay);
       comparison.loss_difference =
           std::max(comparison.loss_difference, largest_loss_difference(eager, replay));
       comparison.graph_nodes = replay.results.back().report.graph_nodes;
@@ -153,13 +163,13 @@ ReplayComparison compare_eager_with_replay(Trainer& trainer, std::int64_t steps,
       comparison.blocks.eager.push_back(mean(times_of(eager)));
       comparison.blocks.replay.push_back(mean(times_of(replay)));
       comparison.steps += count;
-      start = std::move(first.end);
+      last = std::move(first.end);
       eager_first = !eager_first;
     }
     comparison.eager_milliseconds = graph::median(std::move(eager_times));
     comparison.replay_milliseconds = graph::median(std::move(replay_times));
   }
-  write_state(trainer, before);
+  trainer.restore_state(*before);
   return comparison;
 }
 

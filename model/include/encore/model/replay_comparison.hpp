@@ -46,7 +46,8 @@ struct ReplayComparison {
 /// Runs `steps` steps eagerly and by replay, each time from the same state, and compares every bit of the losses,
 /// gradient norms, weights, gradients, moments, master weights and random positions. Runs blocks of steps by turns,
 /// so that a drift of the machine's speed meets both. Before that it steps until the graphs exist. Afterwards the
-/// trainer is in the state in which it was. Holds up to four copies of that state in host memory.
+/// trainer is in the state in which it was. Holds up to four copies of that state, on the device where there
+/// is room. States are compared by checksums of all their bits; where those differ, on the host, by name.
 ReplayComparison compare_eager_with_replay(Trainer& trainer, std::int64_t steps, const StepInputs& inputs,
                                            const ComparisonOptions& options = {});
 

@@ -71,6 +71,26 @@ struct RandomPosition {
   friend bool operator==(const RandomPosition&, const RandomPosition&) = default;
 };
 
+/// Everything that decides how a training goes on, and the last gradients, kept for going back to it.
+class SavedState {
+ public:
+  virtual ~SavedState() = default;
+
+  std::int64_t steps_done = 0;
+  std::vector<RandomPosition> positions;
+  /// Of weights, gradients, moments and master weights: other bits give other checksums.
+  std::vector<std::uint64_t> checksums;
+
+  bool same_as(const SavedState& other) const {
+    return steps_done == other.steps_done && positions == other.positions && checksums == other.checksums;
+  }
+
+ protected:
+  SavedState() = default;
+  SavedState(const SavedState&) = default;
+  SavedState& operator=(const SavedState&) = default;
+};
+
 /// A model with its optimizer on one device, trained step by step under the configuration's capture policy.
 /// Owns all its memory, which is allocated once, before the first step. Used by one thread at a time.
 class Trainer {
@@ -137,6 +157,11 @@ class Trainer {
   virtual std::vector<RandomPosition> random_positions() = 0;
   /// For resuming. Throws ConfigurationError when the number of streams differs.
   virtual void restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) = 0;
+
+  /// Keeps the state on the device where there is room for it, else on the host; and goes back to it. The state must
+  /// not outlive the trainer, and belongs to it alone.
+  virtual std::unique_ptr<SavedState> save_state() = 0;
+  virtual void restore_state(const SavedState& state) = 0;
 
   virtual const graph::Outline& outline() const = 0;
   virtual const graph::MemoryPlan& memory_plan() const = 0;
