@@ -24,9 +24,12 @@ constexpr std::size_t most_candidates = 3;
 /// less work than this is not spread.
 constexpr double least_worth_a_region = 30e3;
 
+/// Of all threads: where they are bound to places, the calling one sees its own place alone.
 int usable_cores() {
 #if defined(_OPENMP)
-  return omp_get_num_procs();
+  int cores = 0;
+  for (int place = 0; place < omp_get_num_places(); ++place) cores += omp_get_place_num_procs(place);
+  return std::max(cores, omp_get_num_procs());
 #else
   return 1;
 #endif

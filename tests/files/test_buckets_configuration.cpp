@@ -36,7 +36,8 @@ TEST_CASE("buckets that cannot be are refused by name") {
   refused({"graph.buckets=0"}, "whole numbers from 1");
   refused({"graph.buckets=16,x"}, "graph.buckets = '16,x'");
   refused({"graph.buckets=16,65"}, "G-35: graph.buckets = 16,65 with train.seq = 64: ");
-  refused({"graph.buckets=1,2,3", "graph.recordings=2"}, "G-36: graph.buckets = 1,2,3 with graph.recordings = 2: ");
+  refused({"graph.buckets=1,2,3", "graph.recordings=2"},
+          "G-36: graph.buckets = 1,2,3 with graph.recordings = 2: ");
   refused({"graph.above_largest=ignore"}, "must be one of eager, refuse");
 }
 
