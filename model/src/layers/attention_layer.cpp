@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operations.hpp"
 
-#include <encore/kernels/dropout.hpp>
 #include <encore/kernels/rope.hpp>
 
 #include <cmath>
@@ -110,15 +109,8 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
         geometry.in_context(x.template pointer<T>(b.context)),
         x.template pointer<Accumulator<T>>(b.log_sum_exp));
     if (!result) return;
-    if (!geometry.drops) {
-      Ops::linear_forward(x, "encore::attn::output", b.output, b.context, *result, b.input);
-    } else {
-      Ops::linear_forward(x, "encore::attn::output", b.output, b.context, *undropped);
-      kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
-                                         x.template matrix<const T>(b.input), x.template matrix<T>(*result),
-                                         x.template pointer<const double>(probability),
-                                         x.device().random().state("default"), b.dropout_segment);
-    }
+    Ops::linear_onto_residual(x, "encore::attn::output", b.output, b.context, b.input, undropped, *result,
+                              probability, b.dropout_segment);
   });
 }
 
@@ -183,13 +175,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
     return builder.template add<T>(name + suffix, {tokens, columns});
   };
-  std::optional<BufferId> dropped, kept;
-  if (geometry.drops) {
-    dropped = temporary("/dropped_gradient", hidden);
-  } else if (delayed) {
-    kept = temporary("/output_gradient", hidden);
-  }
-  const BufferId output_gradient = dropped ? *dropped : kept.value_or(residual);
+  const BranchGradient output_gradient = branch_gradient(builder, name, residual);
   const BufferId context_gradient =
       temporary("/context_gradient", geometry.shape.heads * geometry.shape.head_dim);
   const BufferId projected_gradient = temporary("/qkv_gradient", geometry.row());
@@ -207,7 +193,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
       name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
   std::vector<LinearGradient> weights{
       linear_gradient(builder, name + "/output_bias_workspace", "encore::attn::output_wgrad", b.output,
-                      b.context, output_gradient),
+                      b.context, output_gradient.value),
       linear_gradient(builder, name + "/qkv_bias_workspace", "encore::attn::qkv_wgrad", b.qkv, b.normalized,
                       projected_gradient)};
   if (!delayed)
@@ -217,8 +203,9 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
   const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
   const bool accumulate = builder.accumulates(b.norm);
   std::vector<BufferId> writes =
-      buffers_of(residual, dropped, kept, context_gradient, projected_gradient, normalized_gradient,
-                 attention_workspace, norm_workspace, b.norm.weight.gradient, gradient_of(b.norm.bias));
+      buffers_of(residual, output_gradient.dropped, output_gradient.kept, context_gradient,
+                 projected_gradient, normalized_gradient, attention_workspace, norm_workspace,
+                 b.norm.weight.gradient, gradient_of(b.norm.bias));
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
       {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
@@ -228,13 +215,9 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
                   attention_probability),
        writes},
       [=](Execution<Space>& x) {
-        if (dropped)
-          kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
-                                              x.template matrix<T>(*dropped),
-                                              x.template pointer<const double>(probability),
-                                              x.device().random().state("default"), b.dropout_segment);
-        if (kept) Ops::copy(x, "encore::attn::output_gradient", residual, *kept);
-        Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient,
+        Ops::fill_branch_gradient(x, "encore::attn::output_gradient", output_gradient, residual, probability,
+                                  b.dropout_segment);
+        Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient.value,
                                    context_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
         const T* projected = x.template pointer<const T>(b.projected);

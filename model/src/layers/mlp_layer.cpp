@@ -2,7 +2,6 @@
 #include "operations.hpp"
 
 #include <encore/kernels/activation.hpp>
-#include <encore/kernels/dropout.hpp>
 
 namespace encore::model {
 
@@ -51,15 +50,8 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
                                       x.template matrix<T>(b.activated));
     }
     if (!result) return;
-    if (!undropped) {
-      Ops::linear_forward(x, "encore::mlp::down", b.down, b.activated, *result, b.input);
-    } else {
-      Ops::linear_forward(x, "encore::mlp::down", b.down, b.activated, *undropped);
-      kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
-                                         x.template matrix<const T>(b.input), x.template matrix<T>(*result),
-                                         x.template pointer<const double>(probability),
-                                         x.device().random().state("default"), b.dropout_segment);
-    }
+    Ops::linear_onto_residual(x, "encore::mlp::down", b.down, b.activated, b.input, undropped, *result,
+                              probability, b.dropout_segment);
   });
 }
 
@@ -119,13 +111,7 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
     return builder.template add<T>(name + suffix, {tokens, columns});
   };
-  std::optional<BufferId> dropped, kept;
-  if (builder.drops()) {
-    dropped = temporary("/dropped_gradient", hidden);
-  } else if (delayed) {
-    kept = temporary("/output_gradient", hidden);
-  }
-  const BufferId output_gradient = dropped ? *dropped : kept.value_or(residual);
+  const BranchGradient output_gradient = branch_gradient(builder, name, residual);
   const BufferId activated_gradient = temporary("/activated_gradient", ffn);
   const BufferId normalized_gradient = temporary("/normalized_gradient", hidden);
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
@@ -133,7 +119,7 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
   // `raised` turns into its own gradient: nothing else reads it any more.
   std::vector<LinearGradient> weights{
       linear_gradient(builder, name + "/down_bias_workspace", "encore::mlp::down_wgrad", b.down, b.activated,
-                      output_gradient),
+                      output_gradient.value),
       linear_gradient(builder, name + "/up_bias_workspace", "encore::mlp::up_wgrad", b.up, b.normalized,
                       b.raised)};
   if (!delayed)
@@ -141,8 +127,8 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
   const BufferId probability = builder.scalar("dropout");
   const bool accumulate = builder.accumulates(b.norm);
   std::vector<BufferId> writes =
-      buffers_of(residual, dropped, kept, b.raised, activated_gradient, normalized_gradient, norm_workspace,
-                 b.norm.weight.gradient, gradient_of(b.norm.bias));
+      buffers_of(residual, output_gradient.dropped, output_gradient.kept, b.raised, activated_gradient,
+                 normalized_gradient, norm_workspace, b.norm.weight.gradient, gradient_of(b.norm.bias));
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
       {name + "/backward", Module::mlp, Phase::backward, static_cast<std::int32_t>(layer),
@@ -151,13 +137,10 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
                   b.up.weight.value, b.down.weight.value, probability),
        writes},
       [=](Execution<Space>& x) {
-        if (dropped)
-          kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
-                                              x.template matrix<T>(*dropped),
-                                              x.template pointer<const double>(probability),
-                                              x.device().random().state("default"), b.dropout_segment);
-        if (kept) Ops::copy(x, "encore::mlp::output_gradient", residual, *kept);
-        Ops::linear_backward_input(x, "encore::mlp::down_dgrad", b.down, output_gradient, activated_gradient);
+        Ops::fill_branch_gradient(x, "encore::mlp::output_gradient", output_gradient, residual, probability,
+                                  b.dropout_segment);
+        Ops::linear_backward_input(x, "encore::mlp::down_dgrad", b.down, output_gradient.value,
+                                   activated_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
         if (activation == Activation::swiglu) {
           kernels::swiglu_backward<Space, T>(x.stream(), x.template matrix<const T>(b.raised),

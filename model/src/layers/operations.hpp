@@ -4,6 +4,7 @@
 #include "stack_builder.hpp"
 
 #include <encore/kernels/bias.hpp>
+#include <encore/kernels/dropout.hpp>
 #include <encore/kernels/normalization.hpp>
 
 namespace encore::model {
@@ -49,6 +50,28 @@ LinearGradient linear_gradient(StackBuilder<Space, T, G>& builder, const std::st
     gradient.workspace = builder.template add<Accumulator<T>>(
         workspace, {kernels::bias_workspace_rows(builder.tokens()),
                     builder.step.program.outline().buffer(output_gradient).shape.back()});
+  return gradient;
+}
+
+/// The gradient of what a branch adds to the residual stream. It is the stream's own unless dropout changes it, or a
+/// delayed weight gradient needs it after the stream's has gone on.
+struct BranchGradient {
+  BufferId value;
+  std::optional<BufferId> dropped, kept;  ///< `value` where it is a buffer of its own
+};
+
+template <class Space, class T, class G>
+BranchGradient branch_gradient(StackBuilder<Space, T, G>& builder, const std::string& name,
+                               BufferId residual) {
+  const auto own = [&](const char* suffix) {
+    return builder.template add<T>(name + suffix, {builder.tokens(), builder.model.hidden});
+  };
+  BranchGradient gradient{residual, std::nullopt, std::nullopt};
+  if (builder.drops()) {
+    gradient.value = *(gradient.dropped = own("/dropped_gradient"));
+  } else if (builder.shape.delay_weight_gradients) {
+    gradient.value = *(gradient.kept = own("/output_gradient"));
+  }
   return gradient;
 }
 
@@ -118,6 +141,29 @@ struct Operations {
         linear.inputs_first ? no : yes,
         backend::operand<const T, Space>(x.template matrix<const T>(linear.weight.value)),
         backend::operand<T, Space>(x.template matrix<T>(output)), options);
+  }
+
+  /// result = residual + dropout(input * weight + bias); without dropout, and then without `undropped`, in one product.
+  static void linear_onto_residual(Execution<Space>& x, const char* label, const LinearBuffers& linear,
+                                   BufferId input, BufferId residual, std::optional<BufferId> undropped,
+                                   BufferId result, BufferId probability, std::uint32_t dropout_segment) {
+    if (!undropped) return linear_forward(x, label, linear, input, result, residual);
+    linear_forward(x, label, linear, input, *undropped);
+    kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
+                                       x.template matrix<const T>(residual), x.template matrix<T>(result),
+                                       x.template pointer<const double>(probability),
+                                       x.device().random().state("default"), dropout_segment);
+  }
+
+  /// Fills a branch's gradient where it is a buffer of its own.
+  static void fill_branch_gradient(Execution<Space>& x, const char* label, const BranchGradient& gradient,
+                                   BufferId residual, BufferId probability, std::uint32_t dropout_segment) {
+    if (gradient.dropped)
+      kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
+                                          x.template matrix<T>(*gradient.dropped),
+                                          x.template pointer<const double>(probability),
+                                          x.device().random().state("default"), dropout_segment);
+    if (gradient.kept) copy(x, label, residual, *gradient.kept);
   }
 
   static void linear_backward_input(Execution<Space>& x, const char* label, const LinearBuffers& linear,
