@@ -24,7 +24,7 @@ std::string summary(const Training& training) {
     text += fmt::format("; {} of them replayed, {} graph nodes a step, {} host waits, {} fallbacks",
                         totals.replayed, totals.graph_nodes, totals.host_waits_in_replay, totals.fallbacks);
   if (training.has_lengths()) {
-    const model::LengthStatistics& lengths = training.trainer().length_statistics();
+    const model::LengthStatistics lengths = training.trainer().length_statistics();
     text += fmt::format("; {} lengths recorded, which {:.1f} % of the steps replayed; {:.1f} % padding",
                         lengths.recorded_lengths, 100 * lengths.coverage(), 100 * lengths.waste());
   }

@@ -33,7 +33,7 @@ class DeviceTrainer final : public Trainer {
   void recapture() override;
   void reset_graphs() override;
   std::string first_bad_boundary() override;
-  const LengthStatistics& length_statistics() const override { return lengths_; }
+  LengthStatistics length_statistics() const override;
   double evaluate(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) override;
   std::vector<float> logits() override;
   std::optional<backend::DataType> type_of(ParameterArray array) const override;
@@ -55,9 +55,6 @@ class DeviceTrainer final : public Trainer {
   using Shaped = ShapedStep<Space>;
   /// A forward-only program over the same parameters, made when it is first asked for.
   struct Evaluation;
-
-  static constexpr std::size_t batch_slots = 4;
-  static constexpr std::size_t metrics = 3;  ///< loss, label_count, gradient_norm
 
   void prepare_shapes();
   void check_memory();
@@ -106,7 +103,7 @@ class DeviceTrainer final : public Trainer {
   backend::Event<Space> step_begin_, step_end_, metrics_copied_;
 
   std::unique_ptr<Evaluation> evaluation_;
-  LengthStatistics lengths_;
+  LengthStatistics lengths_;  ///< without recorded_lengths
   std::int64_t steps_done_ = 0;
   std::int64_t steps_here_ = 0;  ///< since this object was made
 };

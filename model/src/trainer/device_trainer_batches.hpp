@@ -5,6 +5,7 @@
 
 #include <encore/backend/error.hpp>
 #include <encore/graph/contract_rules.hpp>
+#include <encore/graph/length_buckets.hpp>
 
 #include <fmt/format.h>
 
@@ -100,6 +101,14 @@ void DeviceTrainer<Space, T, G>::require_shape(const BatchShape& shape) const {
 }
 
 template <class Space, class T, class G>
+LengthStatistics DeviceTrainer<Space, T, G>::length_statistics() const {
+  LengthStatistics statistics = lengths_;
+  statistics.recorded_lengths = std::ranges::count_if(
+      recorded_, [](const auto& shaped) { return shaped->executor && shaped->executor->graphs() > 0; });
+  return statistics;
+}
+
+template <class Space, class T, class G>
 auto DeviceTrainer<Space, T, G>::find_recorded(const BatchShape& shape) const -> Shaped* {
   const auto found = std::ranges::find_if(recorded_, [&](const auto& each) { return each->shape == shape; });
   return found == recorded_.end() ? nullptr : found->get();
@@ -134,8 +143,8 @@ auto DeviceTrainer<Space, T, G>::choose(const BatchShape& shape) -> Shaped& {
   eager_reason_.clear();
   BatchShape padded = shape;
   if (!graph.buckets.empty()) {
-    const auto bucket = std::ranges::lower_bound(graph.buckets, shape.tokens);
-    if (bucket == graph.buckets.end()) {
+    const auto bucket = graph::bucket_for(shape.tokens, graph.buckets);
+    if (!bucket) {
       eager_reason_ =
           fmt::format("{}: a sequence of {} tokens is longer than the largest of graph.buckets, {}",
                       graph::rule_length.id, shape.tokens, graph.buckets.back());

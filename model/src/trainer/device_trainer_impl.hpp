@@ -57,7 +57,7 @@ template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::check_memory() {
   const graph::Outline& outline = main_->outline();
   std::size_t graph_nodes = 0;
-  if (configuration_.graph.impl != GraphImplementation::none) {
+  if (recordings_take_memory(configuration_)) {
     const auto kernels = kernels_of(device_, main_->step.program, main_->plan);
     graph_nodes = lengths_captured(configuration_) *
                   captured_kernels(graph::cut(outline, policy_of(configuration_.graph)), kernels);
@@ -235,8 +235,6 @@ StepResult DeviceTrainer<Space, T, G>::step(double learning_rate) {
   }
   ++lengths_.steps;
   if (result.report.mode != graph::StepMode::eager) ++lengths_.replayed;
-  lengths_.recorded_lengths = std::ranges::count_if(
-      recorded_, [](const auto& shaped) { return shaped->executor && shaped->executor->graphs() > 0; });
   lengths_.tokens += result.tokens;
   lengths_.computed_tokens += result.computed_tokens;
   return result;

@@ -6,17 +6,11 @@
 #include <encore/backend/error.hpp>
 #include <encore/kernels/checksum.hpp>
 
-#include <array>
-
 // Keeping the training state, and going back to it.
 
 namespace encore::model {
 
 namespace impl {
-
-inline constexpr std::array all_parameter_arrays{ParameterArray::weights, ParameterArray::gradients,
-                                                 ParameterArray::first_moment, ParameterArray::second_moment,
-                                                 ParameterArray::master};
 
 /// Each array beside the trainer's own, on the device where there is room and else on the host.
 template <class Space>
@@ -33,16 +27,16 @@ struct DeviceState final : SavedState {
 
 template <class Space, class T, class G>
 std::vector<std::uint64_t> DeviceTrainer<Space, T, G>::state_checksums() {
-  constexpr std::size_t arrays = impl::all_parameter_arrays.size();
+  constexpr std::size_t arrays = all_parameter_arrays.size();
   backend::Allocation<Space> rows("state checksums", arrays * sizeof(kernels::Checksum));
   backend::Allocation<Space> slot("state checksums", sizeof(std::int64_t));
   auto& stream = device_.stream();
   stream.clear(rows.data(), rows.bytes(), "state checksums");
   stream.clear(slot.data(), slot.bytes(), "state checksums");
   for (std::size_t i = 0; i < arrays; ++i) {
-    const auto type = type_of(impl::all_parameter_arrays[i]);
+    const auto type = type_of(all_parameter_arrays[i]);
     if (!type) continue;
-    const kernels::ChecksumPart part{address(impl::all_parameter_arrays[i]), layout_.elements(), *type};
+    const kernels::ChecksumPart part{address(all_parameter_arrays[i]), layout_.elements(), *type};
     kernels::checksum<Space>(stream, std::span(&part, 1), reinterpret_cast<const std::int64_t*>(slot.data()),
                              reinterpret_cast<kernels::Checksum*>(rows.data()), static_cast<std::int64_t>(i),
                              static_cast<std::int64_t>(arrays));
@@ -62,7 +56,7 @@ std::unique_ptr<SavedState> DeviceTrainer<Space, T, G>::save_state() {
   state->random = device_.random().snapshot(stream);
   for (const backend::RandomState& random : state->random)
     state->positions.push_back({random.seed, random.offset});
-  for (const ParameterArray array : impl::all_parameter_arrays) {
+  for (const ParameterArray array : all_parameter_arrays) {
     const auto type = type_of(array);
     auto& copy = state->arrays.emplace_back();
     if (!type) continue;
@@ -87,7 +81,7 @@ void DeviceTrainer<Space, T, G>::restore_state(const SavedState& saved) {
   auto& stream = device_.stream();
   for (std::size_t i = 0; i < state->arrays.size(); ++i) {
     const auto& copy = state->arrays[i];
-    std::byte* const to = address(impl::all_parameter_arrays[i]);
+    std::byte* const to = address(all_parameter_arrays[i]);
     if (copy.device.bytes() > 0)
       stream.copy(to, copy.device.data(), copy.device.bytes(), "restoring the state");
     else if (!copy.host.empty())

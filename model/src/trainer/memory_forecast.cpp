@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/blas_workspace.hpp>
 #include <encore/backend/random_tracker.hpp>
+#include <encore/graph/scalars.hpp>
 #include <encore/model/memory_forecast.hpp>
 
 #include <numeric>
@@ -12,9 +13,6 @@ namespace encore::model {
 namespace {
 
 constexpr std::size_t alignment = graph::MemoryPlan::alignment;
-constexpr std::size_t batch_slots = 4;   ///< staged by a trainer
-constexpr std::size_t scalar_slots = 8;  ///< staged by graph::Scalars
-constexpr std::size_t staged_metrics = 3 * sizeof(double);
 
 /// What a recorded kernel is taken to need of the device: an assumption that no measurement supports yet, since the
 /// driver hands memory out in large blocks. `encore ab` tells what a capture really took. On hosts a recording is
@@ -55,6 +53,10 @@ std::size_t MemoryForecast::total() const {
   return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
 }
 
+bool recordings_take_memory(const Configuration& configuration) {
+  return configuration.backend == BackendKind::cuda && configuration.graph.impl != GraphImplementation::none;
+}
+
 std::size_t captured_kernels(const std::vector<graph::Run>& runs,
                              const std::vector<std::vector<std::string>>& kernels) {
   std::size_t count = 0;
@@ -82,7 +84,8 @@ MemoryForecast forecast_memory(const Configuration& configuration, const graph::
       backend::RandomTracker<Kokkos::DefaultHostExecutionSpace>::capacity * sizeof(backend::RandomState);
   forecast[workspaces] = workspace_bytes(configuration.backend);
   if (host)
-    forecast[staging] = batch_slots * forecast[input] + scalar_slots * forecast[scalar] + staged_metrics;
+    forecast[staging] =
+        batch_slots * forecast[input] + graph::scalar_slots * forecast[scalar] + metrics * sizeof(double);
   // One allocation for each array of parameters' shape, and one for the inputs, the scalars, the metrics, the
   // tables, the arena, the random states, the vendor's workspace, the ring of checksums and its position.
   std::size_t allocations = 6 + (forecast[workspaces] > 0 ? 1 : 0) + (configuration.graph.checksums ? 2 : 0);
@@ -91,7 +94,7 @@ MemoryForecast forecast_memory(const Configuration& configuration, const graph::
                          buffer.kind == BufferKind::optimizer_state))
       ++allocations;
   forecast[MemoryUse::alignment] = allocations * model::alignment;
-  forecast[graphs] = host ? 0 : graph_nodes * cuda_node_bytes;
+  forecast[graphs] = recordings_take_memory(configuration) ? graph_nodes * cuda_node_bytes : 0;
   return forecast;
 }
 
@@ -101,9 +104,10 @@ MemoryForecast forecast_memory(const Configuration& configuration, const StepPla
 }
 
 MemoryForecast forecast_memory(const Configuration& configuration, ForecastEvaluation evaluation) {
-  const bool captures = configuration.graph.impl != GraphImplementation::none;
-  MemoryForecast forecast = forecast_memory(
-      configuration, plan_step(configuration, captures ? KernelLabels::collect : KernelLabels::leave_out));
+  MemoryForecast forecast =
+      forecast_memory(configuration, plan_step(configuration, recordings_take_memory(configuration)
+                                                                  ? KernelLabels::collect
+                                                                  : KernelLabels::leave_out));
   if (evaluation == ForecastEvaluation::include)
     forecast[MemoryUse::evaluation] = evaluation_bytes(configuration);
   return forecast;

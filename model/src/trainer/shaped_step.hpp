@@ -15,6 +15,11 @@
 
 namespace encore::model {
 
+/// Batches that may be on their way to the device at a time.
+inline constexpr std::size_t batch_slots = 4;
+/// What a step reports: loss, label_count, gradient_norm, each float64.
+inline constexpr std::size_t metrics = 3;
+
 inline graph::CapturePolicy policy_of(const GraphConfiguration& configuration) {
   graph::CapturePolicy policy;
   policy.scope = static_cast<graph::CaptureScope>(configuration.impl);

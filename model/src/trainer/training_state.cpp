@@ -9,10 +9,6 @@ namespace encore::model {
 
 namespace {
 
-constexpr ParameterArray all_arrays[] = {ParameterArray::weights, ParameterArray::gradients,
-                                         ParameterArray::first_moment, ParameterArray::second_moment,
-                                         ParameterArray::master};
-
 std::string_view name_of(ParameterArray array) {
   switch (array) {
     case ParameterArray::weights: return "weights";
@@ -39,7 +35,7 @@ TrainingState read_state(Trainer& trainer) {
   state.steps_done = trainer.steps_done();
   state.positions = trainer.random_positions();
   const auto slices = trainer.layout().slices();
-  for (const ParameterArray array : all_arrays) {
+  for (const ParameterArray array : all_parameter_arrays) {
     const auto type = trainer.type_of(array);
     if (!type) continue;
     TrainingState::Array& copy = state.arrays.emplace_back(TrainingState::Array{array, *type, {}});
@@ -47,13 +43,6 @@ TrainingState read_state(Trainer& trainer) {
     for (const ParameterSlice& slice : slices) copy.slices.push_back(trainer.read(array, slice));
   }
   return state;
-}
-
-void write_state(Trainer& trainer, const TrainingState& state) {
-  const auto slices = trainer.layout().slices();
-  for (const TrainingState::Array& copy : state.arrays)
-    for (std::size_t i = 0; i < slices.size(); ++i) trainer.write(copy.array, slices[i], copy.slices[i]);
-  trainer.restore(state.steps_done, state.positions);
 }
 
 std::string first_difference(const ParameterLayout& layout, const TrainingState& left,

@@ -23,7 +23,6 @@ struct TrainingState {
 };
 
 TrainingState read_state(Trainer& trainer);
-void write_state(Trainer& trainer, const TrainingState& state);
 
 /// Names the first thing that is not the same, bit for bit; empty when there is none.
 std::string first_difference(const ParameterLayout& layout, const TrainingState& left,

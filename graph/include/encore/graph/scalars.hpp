@@ -14,6 +14,9 @@
 
 namespace encore::graph {
 
+/// Uploads that may be on their way to the device at a time.
+inline constexpr std::size_t scalar_slots = 8;
+
 /// Named float64 numbers in device memory that kernels read through pointers, so that what changes from step
 /// to step (learning rate, step number, ...) is never baked into a recording.
 template <class Space>
@@ -37,7 +40,7 @@ class Scalars {
   void upload(backend::Stream<Space>& stream);
 
  private:
-  static constexpr std::size_t slots = 8;
+  static constexpr std::size_t slots = scalar_slots;
   std::size_t index(std::string_view name) const;
 
   std::vector<std::string> names_;

@@ -57,6 +57,9 @@ MemoryForecast forecast_memory(const Configuration& configuration, const StepPla
 MemoryForecast forecast_memory(const Configuration& configuration, const graph::Outline& outline,
                                const graph::MemoryPlan& plan, std::size_t graph_nodes);
 
+/// Whether what is recorded takes memory of the device, so that its kernels have to be counted.
+bool recordings_take_memory(const Configuration& configuration);
+
 /// Kernels that the captured ones of these runs hold; `kernels` by segment.
 std::size_t captured_kernels(const std::vector<graph::Run>& runs,
                              const std::vector<std::vector<std::string>>& kernels);

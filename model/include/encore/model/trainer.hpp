@@ -8,6 +8,7 @@
 #include <encore/model/files/configuration.hpp>
 #include <encore/model/files/parameter_layout.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,9 @@ namespace encore::model {
 
 /// The arrays that have the shape of the parameters.
 enum class ParameterArray { weights, gradients, first_moment, second_moment, master };
+inline constexpr std::array all_parameter_arrays{ParameterArray::weights, ParameterArray::gradients,
+                                                 ParameterArray::first_moment, ParameterArray::second_moment,
+                                                 ParameterArray::master};
 
 /// The extents of a batch.
 struct BatchShape {
@@ -135,7 +139,7 @@ class Trainer {
   /// clause. Empty when there is none, or without checksums. Waits for the device; runs nothing again.
   virtual std::string first_bad_boundary() = 0;
 
-  virtual const LengthStatistics& length_statistics() const = 0;
+  virtual LengthStatistics length_statistics() const = 0;
 
   /// Steps done, counting those before a resume.
   virtual std::int64_t steps_done() const = 0;
