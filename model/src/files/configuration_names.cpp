@@ -14,6 +14,7 @@ std::string_view name(Enumeration value) noexcept {
 std::string_view name_of(Normalization value) noexcept { return name(value); }
 std::string_view name_of(Activation value) noexcept { return name(value); }
 std::string_view name_of(Position value) noexcept { return name(value); }
+std::string_view name_of(RouterScore value) noexcept { return name(value); }
 std::string_view name_of(Precision value) noexcept { return name(value); }
 std::string_view name_of(BackendKind value) noexcept { return name(value); }
 std::string_view name_of(GraphImplementation value) noexcept { return name(value); }

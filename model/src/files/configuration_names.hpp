@@ -16,10 +16,14 @@ inline constexpr std::array<std::string_view, 0> names_of{};
 template <>
 inline constexpr std::array<std::string_view, 2> names_of<Normalization> = {"layer_norm", "rms_norm"};
 template <>
-inline constexpr std::array<std::string_view, 3> names_of<Activation> = {"gelu", "gelu_tanh", "swiglu"};
+inline constexpr std::array<std::string_view, 5> names_of<Activation> = {"gelu", "gelu_tanh", "swiglu",
+                                                                         "swiglu_clamped", "relu_squared"};
 template <>
-inline constexpr std::array<std::string_view, 3> names_of<Position> = {"learned", "rope_half_split",
-                                                                       "rope_interleaved"};
+inline constexpr std::array<std::string_view, 4> names_of<Position> = {"learned", "rope_half_split",
+                                                                       "rope_interleaved", "none"};
+template <>
+inline constexpr std::array<std::string_view, 3> names_of<RouterScore> = {"softmax", "softmax_of_largest",
+                                                                          "sigmoid"};
 template <>
 inline constexpr std::array<std::string_view, 2> names_of<Precision> = {"fp32", "bf16"};
 template <>

@@ -10,14 +10,31 @@ namespace encore::model {
 
 enum class Normalization { layer_norm, rms_norm };
 enum class Activation {
-  gelu,       ///< x * Phi(x), with the exact normal distribution
-  gelu_tanh,  ///< its approximation by tanh (`gelu_new` of Hugging Face)
-  swiglu      ///< silu(gate) * up, two projections
+  gelu,            ///< x * Phi(x), with the exact normal distribution
+  gelu_tanh,       ///< its approximation by tanh (`gelu_new` of Hugging Face)
+  swiglu,          ///< silu(gate) * up, two projections
+  swiglu_clamped,  ///< gate * sigmoid(1.702 gate) * (up + 1), both clamped to `swiglu_limit`: GPT-OSS
+  relu_squared     ///< max(x, 0)^2: Nemotron-H
 };
 enum class Position {
   learned,
-  rope_half_split,  ///< pairs (i, i + head_dim / 2), as Llama
-  rope_interleaved  ///< pairs (2 i, 2 i + 1)
+  rope_half_split,   ///< pairs (i, i + head_dim / 2), as Llama
+  rope_interleaved,  ///< pairs (2 i, 2 i + 1)
+  none               ///< order enters by the causal mask, or by Mamba layers
+};
+/// A part of a layer, with its own normalization, whose result is added to the residual stream.
+enum class Block {
+  mamba,               ///< `M` in a pattern
+  attention,           ///< `*`
+  windowed_attention,  ///< `~`: of the last `sliding_window` positions
+  mlp,                 ///< `-`
+  experts              ///< `E`
+};
+/// How router logits become the weights of the chosen experts.
+enum class RouterScore {
+  softmax,             ///< over all experts, then the largest are taken
+  softmax_of_largest,  ///< over the largest alone
+  sigmoid              ///< of each logit
 };
 enum class Precision { fp32, bf16 };
 enum class BackendKind { serial, openmp, cuda };
@@ -40,6 +57,7 @@ enum class AboveLargest { eager, refuse };
 std::string_view name_of(Normalization value) noexcept;
 std::string_view name_of(Activation value) noexcept;
 std::string_view name_of(Position value) noexcept;
+std::string_view name_of(RouterScore value) noexcept;
 std::string_view name_of(Precision value) noexcept;
 std::string_view name_of(BackendKind value) noexcept;
 std::string_view name_of(GraphImplementation value) noexcept;
@@ -54,7 +72,7 @@ std::string_view name_of(AboveLargest value) noexcept;
 
 /// The shape of a model and what its forward pass computes.
 struct ModelConfiguration {
-  std::string family;  ///< `gpt2` or `llama`: decides tensor names and the defaults of what follows
+  std::string family;  ///< such as `llama`: decides tensor names and the defaults of what follows
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -75,6 +93,41 @@ struct ModelConfiguration {
   double dropout = 0;  ///< after the embedding and on both residual branches
   double attention_dropout = 0;
   double initializer_range = 0.02;
+  /// The blocks of one layer after the other, a letter each, or a stretch of them that repeats.
+  std::string pattern;
+  std::int64_t sliding_window = 0;  ///< positions that a windowed attention sees, its own among them
+  bool query_key_norm = false;      ///< RMS norm of each head's query and key, before the rotation
+  bool attention_sinks = false;     ///< a learned logit a head that takes part in the softmax alone
+  double swiglu_limit = 7;
+  // Peng et al., "YaRN", 2023; factor 1: plain rotary frequencies.
+  double rope_factor = 1;
+  std::int64_t rope_original_seq = 0;  ///< positions before the extension
+  double rope_beta_fast = 32;
+  double rope_beta_slow = 1;
+  double rope_attention_factor = 0;  ///< scales cosine and sine; 0: 0.1 * ln(factor) + 1
+  bool rope_truncate = true;         ///< whether the ramp's ends are whole dimensions
+  std::int64_t experts = 0;
+  std::int64_t topk = 0;        ///< experts of a token
+  std::int64_t expert_ffn = 0;  ///< inner width of an expert
+  std::int64_t shared_ffn = 0;  ///< of the expert that every token goes through; 0: none
+  RouterScore router_score = RouterScore::softmax;
+  bool router_renormalize = true;       ///< the chosen experts' weights sum to 1
+  bool router_bias = false;             ///< of the router's projection
+  bool expert_bias = false;             ///< a bias for the choice alone that balances the load
+  std::int64_t router_groups = 1;       ///< of experts
+  std::int64_t router_topk_groups = 1;  ///< of which a token's experts are taken
+  double router_scale = 1;              ///< of the chosen experts' weights
+  std::int64_t mamba_heads = 0;
+  std::int64_t mamba_head_dim = 0;
+  std::int64_t mamba_state = 0;   ///< width of a head's state
+  std::int64_t mamba_groups = 1;  ///< of heads with the same B and C
+  std::int64_t mamba_convolution = 4;
+  std::int64_t mamba_chunk = 256;
+  std::int64_t mamba_norm_groups = 1;  ///< of channels that are normalized together
+  bool mamba_bias = false;             ///< of the projections in and out
+  bool mamba_convolution_bias = true;
+  double mamba_step_minimum = 0;  ///< bounds of the time step after softplus
+  double mamba_step_maximum = 0;  ///< 0: none
 
   friend bool operator==(const ModelConfiguration&, const ModelConfiguration&) = default;
 };
@@ -103,7 +156,13 @@ struct TrainConfiguration {
   /// What backward computes again instead of keeping it. Each once, in the order of the enumeration; `full`
   /// alone.
   std::vector<RecomputeModule> recompute;
-  bool delay_wgrad = false;  ///< weight gradients of attn and mlp after all input gradients of a chunk
+  double balance_loss = 0;         ///< coefficient of the loss that balances the experts' load
+  double router_z_loss = 0;        ///< coefficient of the squared log-sum-exp of the router's logits
+  double router_jitter = 0;        ///< the router's input is multiplied by a number from 1 - this to 1 + this
+  double expert_bias_rate = 1e-3;  ///< how far a step moves an expert's bias
+  double expert_capacity = 0;      ///< 0: no token is dropped; else an expert takes this times its even share
+  double expert_budget = 1;        ///< rows kept for the experts, relative to topk rows a token
+  bool delay_wgrad = false;        ///< weight gradients of attn and mlp after all input gradients of a chunk
 
   friend bool operator==(const TrainConfiguration&, const TrainConfiguration&) = default;
 };
@@ -145,6 +204,10 @@ struct Configuration {
 
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
+
+/// The blocks of every layer: one or two, as the family has it. The model must be checked.
+std::vector<std::vector<Block>> blocks_of_layers(const ModelConfiguration& model);
+bool has_block(const ModelConfiguration& model, Block block);
 
 /// Weights and biases of the whole model; tied embeddings count once.
 std::int64_t parameter_count(const ModelConfiguration& model);
