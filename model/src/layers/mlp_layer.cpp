@@ -84,9 +84,11 @@ MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t m
 
 template <class Space, class T, class G>
 MlpBuffers append_mlp_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
-                                std::int64_t layer, const MlpBuffers& forward) {
+                                std::int64_t layer, const MlpBuffers& forward, bool with_result) {
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/mlp/recompute";
   MlpBuffers b = forward;
+  if (with_result)
+    b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
   add_temporaries(builder, name, b);
   append_computation(builder,
                      {name,
@@ -96,7 +98,7 @@ MlpBuffers append_mlp_recompute(StackBuilder<Space, T, G>& builder, std::int64_t
                       static_cast<std::int32_t>(microbatch),
                       {},
                       {}},
-                     name, b, std::nullopt);
+                     name, b, with_result ? std::optional(b.result) : std::nullopt);
   return b;
 }
 
@@ -163,7 +165,7 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                                     \
   template MlpBuffers append_mlp_forward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t, BufferId); \
   template MlpBuffers append_mlp_recompute(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t,          \
-                                           const MlpBuffers&);                                              \
+                                           const MlpBuffers&, bool);                                        \
   template std::vector<LinearGradient> append_mlp_backward(StackBuilder<SPACE, T, G>&, std::int64_t,        \
                                                            std::int64_t, const MlpBuffers&, BufferId);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)

@@ -194,7 +194,7 @@ MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t m
                               BufferId input);
 template <class Space, class T, class G>
 MlpBuffers append_mlp_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
-                                std::int64_t layer, const MlpBuffers& forward);
+                                std::int64_t layer, const MlpBuffers& forward, bool with_result);
 template <class Space, class T, class G>
 std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
                                                 std::int64_t layer, const MlpBuffers& buffers,

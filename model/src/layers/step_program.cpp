@@ -2,6 +2,9 @@
 #include <encore/backend/error.hpp>
 #include <encore/model/files/pipeline_schedule.hpp>
 
+#include <utility>
+#include <variant>
+
 #include "stack_builder.hpp"
 
 namespace encore::model {
@@ -15,6 +18,7 @@ class Passes {
   Passes(StackBuilder<Space, T, G>& builder, const PipelineShape& pipeline)
       : builder_(builder),
         pipeline_(pipeline),
+        blocks_(blocks_of_layers(builder.model)),
         layers_of_chunk_(builder.model.layers / pipeline.chunks()),
         microbatches_(static_cast<std::size_t>(pipeline.microbatches)) {}
 
@@ -27,10 +31,8 @@ class Passes {
   }
 
  private:
-  struct Layer {
-    AttentionBuffers attention;
-    MlpBuffers mlp;
-  };
+  using BlockBuffers = std::variant<AttentionBuffers, MlpBuffers>;
+  using Layer = std::vector<BlockBuffers>;
   struct Delayed {
     std::int64_t layer;
     Module module;
@@ -52,10 +54,11 @@ class Passes {
       microbatch.stream = microbatch.embedding.result;
     }
     for (std::int64_t layer = chunk * layers_of_chunk_; layer < (chunk + 1) * layers_of_chunk_; ++layer) {
-      const AttentionBuffers attention = append_attention_forward(builder_, number, layer, microbatch.stream);
-      const MlpBuffers mlp = append_mlp_forward(builder_, number, layer, attention.result);
-      microbatch.stream = mlp.result;
-      microbatch.layers.push_back({attention, mlp});
+      Layer& buffers = microbatch.layers.emplace_back();
+      for (const Block block : blocks_[static_cast<std::size_t>(layer)]) {
+        buffers.push_back(block_forward(number, layer, block, microbatch.stream));
+        microbatch.stream = std::visit([](const auto& of) { return of.result; }, buffers.back());
+      }
     }
     if (chunk == pipeline_.chunks() - 1)
       microbatch.head = append_head_forward(builder_, number, microbatch.stream);
@@ -79,19 +82,60 @@ class Passes {
     delayed_.clear();
   }
 
-  void layer_backward(std::int64_t number, std::int64_t layer, Layer& buffers, BufferId residual) {
-    const bool full = builder_.recomputes(RecomputeModule::full);
-    if (full) {
-      buffers.attention = append_attention_recompute(builder_, number, layer, buffers.attention, true);
-      buffers.mlp.input = buffers.attention.result;
+  BlockBuffers block_forward(std::int64_t number, std::int64_t layer, Block block, BufferId input) {
+    switch (block) {
+      case Block::attention: return append_attention_forward(builder_, number, layer, input);
+      case Block::mlp: return append_mlp_forward(builder_, number, layer, input);
+      case Block::windowed_attention:
+      case Block::experts:
+      case Block::mamba: break;
     }
-    if (full || builder_.recomputes(RecomputeModule::mlp))
-      buffers.mlp = append_mlp_recompute(builder_, number, layer, buffers.mlp);
-    delay(layer, Module::mlp, append_mlp_backward(builder_, number, layer, buffers.mlp, residual));
-    if (builder_.recomputes(RecomputeModule::attn))
-      buffers.attention = append_attention_recompute(builder_, number, layer, buffers.attention, false);
-    delay(layer, Module::attn,
-          append_attention_backward(builder_, number, layer, buffers.attention, residual));
+    throw InternalError("no such block");
+  }
+
+  void layer_backward(std::int64_t number, std::int64_t layer, Layer& blocks, BufferId residual) {
+    // With whole layers, all but the last block are computed again with their results, which the next one reads.
+    const bool full = builder_.recomputes(RecomputeModule::full);
+    if (full)
+      for (std::size_t index = 0; index < blocks.size(); ++index) {
+        recompute(number, layer, blocks[index], index + 1 < blocks.size());
+        if (index + 1 == blocks.size()) break;
+        const BufferId result = std::visit([](const auto& of) { return of.result; }, blocks[index]);
+        std::visit([&](auto& of) { of.input = result; }, blocks[index + 1]);
+      }
+    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+      if (!full &&
+          std::visit([&](const auto& of) { return builder_.recomputes(recompute_module(of)); }, *block))
+        recompute(number, layer, *block, false);
+      std::visit([&](const auto& of) { delay(layer, module(of), backward(number, layer, of, residual)); },
+                 *block);
+    }
+  }
+
+  static Module module(const AttentionBuffers&) { return Module::attn; }
+  static Module module(const MlpBuffers&) { return Module::mlp; }
+  static RecomputeModule recompute_module(const AttentionBuffers&) { return RecomputeModule::attn; }
+  static RecomputeModule recompute_module(const MlpBuffers&) { return RecomputeModule::mlp; }
+
+  std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const AttentionBuffers& of,
+                                       BufferId residual) {
+    return append_attention_backward(builder_, number, layer, of, residual);
+  }
+  std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const MlpBuffers& of,
+                                       BufferId residual) {
+    return append_mlp_backward(builder_, number, layer, of, residual);
+  }
+
+  void recompute(std::int64_t number, std::int64_t layer, BlockBuffers& block, bool with_result) {
+    block = std::visit(
+        [&](const auto& of) -> BlockBuffers { return recomputed(number, layer, of, with_result); }, block);
+  }
+  AttentionBuffers recomputed(std::int64_t number, std::int64_t layer, const AttentionBuffers& of,
+                              bool with_result) {
+    return append_attention_recompute(builder_, number, layer, of, with_result);
+  }
+  MlpBuffers recomputed(std::int64_t number, std::int64_t layer, const MlpBuffers& of, bool with_result) {
+    return append_mlp_recompute(builder_, number, layer, of, with_result);
   }
 
   void delay(std::int64_t layer, Module module, std::vector<LinearGradient> gradients) {
@@ -100,6 +144,7 @@ class Passes {
 
   StackBuilder<Space, T, G>& builder_;
   PipelineShape pipeline_;
+  std::vector<std::vector<Block>> blocks_;
   std::int64_t layers_of_chunk_;
   std::vector<Microbatch> microbatches_;
   std::vector<Delayed> delayed_;
