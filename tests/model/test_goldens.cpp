@@ -21,6 +21,7 @@ std::vector<fs::path> goldens() {
   const fs::path shared = fs::path(ENCORE_TEST_SOURCE).parent_path() / "shared" / "goldens";
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(copies)) {
+    if (entry.path().extension() != ".safetensors") continue;
     const fs::path original = shared / entry.path().filename();
     files.push_back(fs::exists(original) ? original : entry.path());
   }
