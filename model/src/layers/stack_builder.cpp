@@ -3,6 +3,7 @@
 
 #include <encore/backend/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -11,9 +12,15 @@ namespace encore::model {
 template <class Space, class T, class G>
 StackBuilder<Space, T, G>::StackBuilder(backend::Device<Space>& device_, const ModelConfiguration& model_,
                                         const ParameterLayout& layout_, const StepShape& shape_)
-    : device(device_), model(model_), layout(layout_), shape(shape_) {
+    : device(device_), model(model_), layout(layout_), shape(shape_), blocks_(blocks_of_layers(model_)) {
+  draws_before_.push_back(0);
+  for (const std::vector<Block>& layer : blocks_) {
+    draws_before_.push_back(draws_before_.back());
+    for (const Block block : layer) draws_before_.back() += draws_of(block);
+  }
   add_parameters();
   add_inputs();
+  if (has_block(model, Block::experts)) add_expert_buffers();
 }
 
 template <class Space, class T, class G>
@@ -111,19 +118,91 @@ BufferId StackBuilder<Space, T, G>::scalar(const std::string& name) const {
 }
 
 template <class Space, class T, class G>
+void StackBuilder<Space, T, G>::add_expert_buffers() {
+  const std::int64_t layers = expert_layers_before(model.layers), experts = model.experts;
+  const auto add_rows = [&](BufferId whole, const std::string& name, backend::DataType type,
+                            std::int64_t columns, std::int64_t row, BufferKind kind) {
+    const std::size_t offset = static_cast<std::size_t>(row * columns) * backend::size_of(type);
+    step.program.add_buffer({name, type, {columns}, kind, graph::BufferPart{whole, offset}});
+  };
+  if (model.expert_bias)
+    step.expert_bias = add<Accumulator<T>>("expert_bias", {layers, experts}, BufferKind::optimizer_state);
+  if (training()) {
+    step.balance_loss = add<double>("balance_loss", {1}, BufferKind::metric);
+    step.z_loss = add<double>("z_loss", {1}, BufferKind::metric);
+    step.tokens_of_expert = add<std::int32_t>("tokens_of_expert", {layers, experts}, BufferKind::metric);
+    step.rows_needed = add<std::int32_t>("rows_needed", {shape.microbatches, layers}, BufferKind::metric);
+    step.over_budget = add<double>("over_budget", {2}, BufferKind::metric);
+  }
+  for (std::int64_t layer = 0, row = 0; layer < model.layers; ++layer) {
+    if (std::ranges::find(blocks_[static_cast<std::size_t>(layer)], Block::experts) ==
+        blocks_[static_cast<std::size_t>(layer)].end())
+      continue;
+    const std::string name = "layer." + std::to_string(layer) + "/moe";
+    if (step.expert_bias)
+      add_rows(*step.expert_bias, name + "/selection_bias", backend::data_type_of<Accumulator<T>>, experts,
+               row, BufferKind::optimizer_state);
+    if (training()) {
+      add_rows(*step.tokens_of_expert, name + "/tokens_of_expert_in_step", backend::DataType::int32, experts,
+               row, BufferKind::metric);
+      for (std::int64_t microbatch = 0; microbatch < shape.microbatches; ++microbatch)
+        add_rows(*step.rows_needed, prefix(microbatch) + name + "/rows_needed", backend::DataType::int32, 1,
+                 microbatch * layers + row, BufferKind::metric);
+    }
+    ++row;
+  }
+}
+
+template <class Space, class T, class G>
+std::int64_t StackBuilder<Space, T, G>::expert_layers_before(std::int64_t layer) const {
+  return std::count_if(blocks_.begin(), blocks_.begin() + layer, [](const std::vector<Block>& blocks) {
+    return std::ranges::find(blocks, Block::experts) != blocks.end();
+  });
+}
+
+template <class Space, class T, class G>
+std::int64_t StackBuilder<Space, T, G>::draws_of(Block block) const {
+  const std::int64_t residual = drops() ? 1 : 0;
+  switch (block) {
+    case Block::attention:
+    case Block::windowed_attention: return residual + (drops_attention() ? 1 : 0);
+    case Block::experts: return residual + (jitters() ? 1 : 0);
+    case Block::mamba:
+    case Block::mlp: return residual;
+  }
+  return 0;
+}
+
+template <class Space, class T, class G>
 std::uint32_t StackBuilder<Space, T, G>::random_segment(std::int64_t microbatch, std::int64_t layer,
                                                         RandomPlace place) const {
-  const std::int64_t residual = drops() ? 1 : 0, attention = drops_attention() ? 1 : 0;
-  const std::int64_t of_layer = attention + 2 * residual;
-  const std::int64_t first = microbatch * (residual + model.layers * of_layer);
-  const std::int64_t first_of_layer = first + residual + layer * of_layer;
-  switch (place) {
-    case RandomPlace::embedding: return static_cast<std::uint32_t>(first);
-    case RandomPlace::attention: return static_cast<std::uint32_t>(first_of_layer);
-    case RandomPlace::attention_result: return static_cast<std::uint32_t>(first_of_layer + attention);
-    case RandomPlace::mlp_result: return static_cast<std::uint32_t>(first_of_layer + attention + residual);
+  const std::int64_t residual = drops() ? 1 : 0;
+  const std::int64_t first = microbatch * (residual + draws_before_.back());
+  const auto block_of = [](RandomPlace of) -> std::vector<Block> {
+    switch (of) {
+      case RandomPlace::embedding: return {};
+      case RandomPlace::attention:
+      case RandomPlace::attention_result: return {Block::attention, Block::windowed_attention};
+      case RandomPlace::mlp_result: return {Block::mlp};
+      case RandomPlace::mamba_result: return {Block::mamba};
+      case RandomPlace::router_jitter:
+      case RandomPlace::experts_result: return {Block::experts};
+    }
+    return {};
+  };
+  if (place == RandomPlace::embedding) return static_cast<std::uint32_t>(first);
+  const auto index = static_cast<std::size_t>(layer);
+  const std::vector<Block> wanted = block_of(place);
+  std::int64_t number = first + residual + draws_before_[index];
+  for (const Block block : blocks_[index]) {
+    if (std::ranges::find(wanted, block) != wanted.end()) {
+      // A block draws for what is inside it first, and for its result last.
+      const bool inside = place == RandomPlace::attention || place == RandomPlace::router_jitter;
+      return static_cast<std::uint32_t>(inside ? number : number + draws_of(block) - residual);
+    }
+    number += draws_of(block);
   }
-  throw InternalError("no such place of random numbers");
+  throw InternalError("layer " + std::to_string(layer) + " has no block that draws such random numbers");
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T, G) template class StackBuilder<SPACE, T, G>;

@@ -62,7 +62,15 @@ struct NormStatistics {
 };
 
 /// Where a microbatch draws random numbers.
-enum class RandomPlace { embedding, attention, attention_result, mlp_result };
+enum class RandomPlace {
+  embedding,
+  attention,
+  attention_result,
+  mlp_result,
+  mamba_result,
+  router_jitter,
+  experts_result
+};
 
 /// Builds the program of a step. T is the type of weights and activations, G that of gradients.
 template <class Space, class T, class G>
@@ -81,6 +89,9 @@ class StackBuilder {
   std::int64_t tokens() const { return shape.sequences * shape.tokens; }  ///< of a microbatch
   bool drops() const { return training() && model.dropout > 0; }
   bool drops_attention() const { return training() && model.attention_dropout > 0; }
+  bool jitters() const { return training() && shape.experts.jitter; }
+  /// How many layers before this one have experts.
+  std::int64_t expert_layers_before(std::int64_t layer) const;
 
   /// Prefix of names that belong to a microbatch.
   std::string prefix(std::int64_t microbatch) const {
@@ -119,8 +130,14 @@ class StackBuilder {
  private:
   void add_parameters();
   void add_inputs();
+  void add_expert_buffers();
+  /// Draws of a layer's block of that kind.
+  std::int64_t draws_of(Block block) const;
 
   std::unordered_set<BufferId> written_;
+  std::vector<std::vector<Block>> blocks_;
+  std::vector<std::int64_t>
+      draws_before_;  ///< of each layer, by the layers before it; behind the last: of all
 };
 
 /// Buffers of one attention block in one microbatch, from forward to backward.
@@ -149,6 +166,38 @@ struct MlpBuffers {
   NormStatistics statistics;
   BufferId raised;     ///< before the activation function
   BufferId activated;  ///< after it
+  std::uint32_t dropout_segment = 0;
+};
+
+/// Buffers of a block of experts. R rows are kept for the experts, N tokens have K of E experts each.
+struct ExpertBuffers {
+  NormBuffers norm;
+  LinearBuffers router;
+  ParameterBuffers up, down;  ///< [E, ...] weights of all experts
+  std::optional<ParameterBuffers> up_bias, down_bias;
+  std::optional<LinearBuffers> shared_up, shared_down;
+  std::optional<BufferId> selection_bias;  ///< [E]
+  BufferId live;                           ///< [N]: 0 for padding
+  BufferId input;
+  BufferId result;
+  BufferId normalized;
+  NormStatistics statistics;
+  std::optional<BufferId> jittered;                                    ///< what the router sees
+  BufferId logits;                                                     ///< [N, E]
+  BufferId log_sum_exp;                                                ///< [N]
+  BufferId weights;                                                    ///< [N, K]
+  BufferId experts;                                                    ///< [N, K]
+  std::optional<BufferId> tokens_of_expert, probability_sums, totals;  ///< for the router's losses
+  BufferId begins, ends;                                               ///< [E]
+  BufferId source;                                                     ///< [R]
+  BufferId row_of;                                                     ///< [N, K]
+  BufferId rows_needed;                                                ///< [1]
+  BufferId raised;                                                     ///< [R, ...] before the activation
+  BufferId activated;                                                  ///< [R, expert_ffn], weighted
+  BufferId outputs;                                                    ///< [R, hidden], in forward alone
+  std::optional<BufferId> shared_raised, shared_activated, shared_result;
+  std::int64_t rows = 0;
+  std::uint32_t jitter_segment = 0;
   std::uint32_t dropout_segment = 0;
 };
 
@@ -199,6 +248,17 @@ template <class Space, class T, class G>
 std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
                                                 std::int64_t layer, const MlpBuffers& buffers,
                                                 BufferId residual);
+template <class Space, class T, class G>
+void append_live_tokens(StackBuilder<Space, T, G>& builder, std::int64_t microbatch);
+template <class Space, class T, class G>
+ExpertBuffers append_experts_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                     std::int64_t layer, BufferId input);
+template <class Space, class T, class G>
+ExpertBuffers append_experts_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                       std::int64_t layer, const ExpertBuffers& forward, bool with_result);
+template <class Space, class T, class G>
+void append_experts_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
+                             const ExpertBuffers& buffers, BufferId residual);
 template <class Space, class T, class G>
 void append_weight_gradients(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, std::int64_t layer,
                              Module module, std::vector<LinearGradient> gradients);

@@ -12,6 +12,15 @@
 
 namespace encore::model {
 
+/// What the experts' segments of a step do beside the model itself.
+struct ExpertSettings {
+  bool balance_loss = false;  ///< whether the gradient has these terms
+  bool z_loss = false;
+  bool jitter = false;
+  double capacity = 0;  ///< 0: nothing is dropped
+  double budget = 1;    ///< rows kept, relative to topk rows a token
+};
+
 /// What a step works on.
 struct StepShape {
   std::int64_t microbatches;  ///< accumulated into one gradient
@@ -24,7 +33,15 @@ struct StepShape {
   std::int64_t virtual_stages = 1;  ///< chunks of a stage
   std::vector<RecomputeModule> recompute = {};
   bool delay_weight_gradients = false;
+  ExpertSettings experts = {};
 };
+
+/// Rows that experts get together for so many tokens.
+std::int64_t expert_rows(const ModelConfiguration& model, const ExpertSettings& settings,
+                         std::int64_t tokens);
+/// Rows of one expert where tokens are dropped; 0: nothing is.
+std::int64_t expert_capacity(const ModelConfiguration& model, const ExpertSettings& settings,
+                             std::int64_t tokens);
 
 /// The numbers that a training step reads from device memory, in the order of the `scalars` buffer.
 const std::vector<std::string>& step_scalar_names();
@@ -42,6 +59,14 @@ struct StepProgram {
   graph::BufferId label_count;             ///< float64
   // Training only.
   std::optional<graph::BufferId> gradients, first_moment, second_moment, master, gradient_norm;
+  std::optional<graph::BufferId> balance_loss,
+      z_loss;                                       ///< float64, without coefficients, mean over layers' sums
+  std::optional<graph::BufferId> tokens_of_expert;  ///< [layers with experts, experts] int32, of the step
+  std::optional<graph::BufferId> rows_needed;       ///< [microbatches, layers with experts] int32
+  std::optional<graph::BufferId>
+      over_budget;  ///< float64: rows needed at most, and whether they were too many
+  // Models whose choice of experts has a bias: [layers with experts, experts].
+  std::optional<graph::BufferId> expert_bias;
   // Evaluation only: [sequences, tokens, vocab] of each microbatch.
   std::vector<graph::BufferId> logits;
 };
