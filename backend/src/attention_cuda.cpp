@@ -54,9 +54,11 @@ CudnnAttentionShape packed_shape(const AttentionShape& shape, bool backward) {
   const CudnnStrides inputs{shape.tokens * token, token, shape.head_dim};
   const CudnnStrides outputs{shape.tokens * shape.heads * shape.head_dim, shape.heads * shape.head_dim,
                              shape.head_dim};
+  const std::int64_t window = window_of(shape) < shape.tokens ? shape.window : 0;
   return {shape.batch,    shape.tokens,
           shape.heads,    shape.kv_heads,
           shape.head_dim, shape.scale,
+          window,         shape.sinks,
           backward,       {inputs, inputs, inputs, outputs, outputs, inputs, inputs, inputs}};
 }
 
@@ -104,7 +106,7 @@ struct Attention<Space>::Implementation {
 
   const Support& support_of(const AttentionShape& shape) {
     for (const Support& known : supports)
-      if (same(known.shape, shape)) return known;
+      if (known.shape == shape) return known;
     Support support{shape, {}, 0};
     if (shape.head_dim % 8 != 0 || shape.head_dim > 128) {
       support.refusal = "head_dim must be a multiple of 8 up to 128";
@@ -118,11 +120,6 @@ struct Attention<Space>::Implementation {
       }
     }
     return supports.emplace_back(std::move(support));
-  }
-
-  static bool same(const AttentionShape& a, const AttentionShape& b) {
-    return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads && a.kv_heads == b.kv_heads &&
-           a.head_dim == b.head_dim && a.scale == b.scale;
   }
 
   /// Empty when cuDNN computes this; otherwise why not.
@@ -162,13 +159,13 @@ struct Attention<Space>::Implementation {
   }
 
   void run(Stream<Space>& stream, const char* label, impl::CudnnAttention::Plan& plan,
-           const std::array<void*, impl::cudnn_operands>& data, float* log_sum_exp, std::byte* workspace,
-           std::size_t workspace_bytes) {
+           const std::array<void*, impl::cudnn_operands>& data, const impl::CudnnRows& rows,
+           std::byte* workspace, std::size_t workspace_bytes) {
     if (stream.mode() == StreamMode::list) return stream.note_launch(label);
     const std::size_t needed = impl::CudnnAttention::workspace_bytes(plan);
     std::byte* memory = needed <= workspace_bytes ? workspace : workspace_of(needed);
     const cudaStream_t native = stream.execution_space().cuda_stream();
-    const auto call = [&] { library().run(plan, data, log_sum_exp, memory, native); };
+    const auto call = [&] { library().run(plan, data, rows, memory, native); };
     if (impl::CudnnAttention::take_first_run(plan) && stream.mode() == StreamMode::prime)
       impl::load_by_capture(native, label, call);
     launch_native(stream, label, {}, call);
@@ -232,8 +229,9 @@ template <class T>
 void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape,
                                const AttentionDropout& dropout, HeadsOperand<const T> query,
                                HeadsOperand<const T> key, HeadsOperand<const T> value, HeadsOperand<T> output,
-                               Accumulator<T>* log_sum_exp) {
+                               Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks) {
   impl::check_shape(shape);
+  impl::check_sinks(shape, sinks);
   if (shape.batch == 0 || shape.tokens == 0) return;
 #if ENCORE_HAVE_CUDNN
   keep_for_recording(stream, implementation_);
@@ -243,10 +241,10 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
     return implementation_->run(
         stream, "attention forward", *plan,
         {impl::pointer_of(query), impl::pointer_of(key), impl::pointer_of(value), impl::pointer_of(output)},
-        log_sum_exp, nullptr, 0);
+        {log_sum_exp, sinks}, nullptr, 0);
 #endif
-  impl::run_portable(stream,
-                     impl::AttentionForward<T>{shape, dropout, query, key, value, output, log_sum_exp});
+  impl::run_portable(
+      stream, impl::AttentionForward<T>{shape, dropout, query, key, value, output, log_sum_exp, sinks});
 }
 
 template <class Space>
@@ -271,7 +269,7 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
         {impl::pointer_of(query), impl::pointer_of(key), impl::pointer_of(value), impl::pointer_of(output),
          impl::pointer_of(output_gradient), impl::pointer_of(query_gradient), impl::pointer_of(key_gradient),
          impl::pointer_of(value_gradient)},
-        const_cast<float*>(log_sum_exp), workspace, workspace_bytes<T>(shape, dropout));
+        {const_cast<float*>(log_sum_exp), nullptr}, workspace, workspace_bytes<T>(shape, dropout));
 #endif
   impl::run_portable(stream,
                      impl::AttentionBackward<T>{shape, dropout, query, key, value, output, output_gradient,
@@ -286,7 +284,7 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
                                                                    const AttentionDropout&) const;  \
   template void Attention<Kokkos::Cuda>::forward<T>(                                                \
       Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, \
-      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<T>, float*);                       \
+      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<T>, float*, const float*);         \
   template void Attention<Kokkos::Cuda>::backward<T>(                                               \
       Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, \
       HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const float*,            \

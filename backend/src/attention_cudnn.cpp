@@ -19,6 +19,7 @@ using Graph = frontend::graph::Graph;
 using Tensor = std::shared_ptr<frontend::graph::Tensor_attributes>;
 
 constexpr std::int64_t log_sum_exp_identifier = cudnn_operands;
+constexpr std::int64_t sinks_identifier = cudnn_operands + 1;
 
 void check(cudnnStatus_t status, const char* what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
@@ -28,8 +29,8 @@ void check(cudnnStatus_t status, const char* what) {
 std::vector<std::int64_t> words_of(const CudnnAttentionShape& shape) {
   std::int64_t scale = 0;
   std::memcpy(&scale, &shape.scale, sizeof shape.scale);
-  std::vector<std::int64_t> words = {shape.batch,    shape.tokens, shape.heads,   shape.kv_heads,
-                                     shape.head_dim, scale,        shape.backward};
+  std::vector<std::int64_t> words = {shape.batch, shape.tokens, shape.heads, shape.kv_heads, shape.head_dim,
+                                     scale,       shape.window, shape.sinks, shape.backward};
   const int operands = shape.backward ? cudnn_operands : cudnn_forward_operands;
   for (int i = 0; i < operands; ++i)
     words.insert(words.end(), {shape.strides[i].batch, shape.strides[i].token, shape.strides[i].head});
@@ -72,13 +73,26 @@ std::vector<std::int64_t> row_strides(const CudnnAttentionShape& shape) {
   return {shape.heads * shape.tokens, shape.tokens, 1, 1};
 }
 
+/// Query q sees keys k with k <= q and, if there is a window, k + window > q.
+template <class Attributes>
+void set_mask(Attributes& attributes, const CudnnAttentionShape& shape) {
+  attributes.set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  if (shape.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(shape.window));
+}
+
 void add_forward(Graph& graph, const CudnnAttentionShape& shape) {
   auto attributes = frontend::graph::SDPA_attributes()
                         .set_name("attention")
                         .set_generate_stats(true)
-                        .set_attn_scale(shape.scale)
-                        .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
-                        .set_diagonal_band_right_bound(0);
+                        .set_attn_scale(shape.scale);
+  set_mask(attributes, shape);
+  if (shape.sinks)
+    attributes.set_sink_token(graph.tensor(frontend::graph::Tensor_attributes()
+                                               .set_name("sinks")
+                                               .set_uid(sinks_identifier)
+                                               .set_data_type(frontend::DataType_t::FLOAT)
+                                               .set_dim({1, shape.heads, 1, 1})
+                                               .set_stride({shape.heads, 1, 1, 1})));
   auto [result, log_sum_exp] =
       graph.sdpa(input(graph, shape, query, "query"), input(graph, shape, key, "key"),
                  input(graph, shape, value, "value"), attributes);
@@ -94,9 +108,8 @@ void add_backward(Graph& graph, const CudnnAttentionShape& shape) {
   auto attributes = frontend::graph::SDPA_backward_attributes()
                         .set_name("attention backward")
                         .set_attn_scale(shape.scale)
-                        .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
-                        .set_diagonal_band_right_bound(0)
                         .set_deterministic_algorithm(true);
+  set_mask(attributes, shape);
   const Tensor log_sum_exp = graph.tensor(frontend::graph::Tensor_attributes()
                                               .set_name("log_sum_exp")
                                               .set_uid(log_sum_exp_identifier)
@@ -119,6 +132,7 @@ class CudnnAttention::Plan {
   Graph graph;
   std::size_t workspace_bytes = 0;
   bool backward = false;
+  bool sinks = false;
   bool ran = false;
   bool usable = false;
   std::string refusal;
@@ -137,6 +151,7 @@ struct CudnnAttention::State {
   std::unique_ptr<Plan> build(const CudnnAttentionShape& shape) const {
     auto plan = std::make_unique<Plan>();
     plan->backward = shape.backward;
+    plan->sinks = shape.sinks && !shape.backward;  // Backward has them in log_sum_exp.
     plan->graph.set_io_data_type(frontend::DataType_t::BFLOAT16)
         .set_intermediate_data_type(frontend::DataType_t::FLOAT)
         .set_compute_data_type(frontend::DataType_t::FLOAT);
@@ -179,8 +194,8 @@ bool CudnnAttention::take_first_run(Plan& plan) {
   return first;
 }
 
-void CudnnAttention::run(const Plan& plan, const std::array<void*, cudnn_operands>& data, float* log_sum_exp,
-                         void* workspace, void* stream) {
+void CudnnAttention::run(const Plan& plan, const std::array<void*, cudnn_operands>& data,
+                         const CudnnRows& rows, void* workspace, void* stream) {
   if (state_->stream != stream) {
     check(cudnnSetStream(state_->handle, static_cast<cudaStream_t>(stream)), "giving cuDNN its stream");
     state_->stream = static_cast<cudaStream_t>(stream);
@@ -188,7 +203,8 @@ void CudnnAttention::run(const Plan& plan, const std::array<void*, cudnn_operand
   std::unordered_map<std::int64_t, void*> pointers;
   const int operands = plan.backward ? cudnn_operands : cudnn_forward_operands;
   for (int i = 0; i < operands; ++i) pointers.emplace(i, data[i]);
-  pointers.emplace(log_sum_exp_identifier, log_sum_exp);
+  pointers.emplace(log_sum_exp_identifier, rows.log_sum_exp);
+  if (plan.sinks) pointers.emplace(sinks_identifier, const_cast<float*>(rows.sinks));
   frontend::error_t status = plan.graph.execute(state_->handle, pointers, workspace);
   if (status.is_bad())
     throw DeviceError(std::string(plan.backward ? "attention backward" : "attention forward") +

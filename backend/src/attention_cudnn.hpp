@@ -28,10 +28,18 @@ enum CudnnOperand {
 inline constexpr int cudnn_forward_operands = 4;
 inline constexpr int cudnn_operands = 8;
 
+/// Rows of float beside them.
+struct CudnnRows {
+  float* log_sum_exp;  ///< [batch, heads, tokens]
+  const float* sinks;  ///< [heads]; of the forward pass where the shape has them
+};
+
 /// A causal attention of bfloat16 that cuDNN may have a fused kernel for.
 struct CudnnAttentionShape {
   std::int64_t batch, tokens, heads, kv_heads, head_dim;
   float scale;
+  std::int64_t window;  ///< 0: none
+  bool sinks;
   bool backward;
   std::array<CudnnStrides, cudnn_operands> strides;
 };
@@ -56,9 +64,9 @@ class CudnnAttention {
   static std::size_t workspace_bytes(const Plan& plan);
   /// True once, before the plan's first run.
   static bool take_first_run(Plan& plan);
-  /// Queues it on `stream`, a cudaStream_t. `data` in the order of CudnnOperand; log_sum_exp [batch, heads, tokens] float. May be captured.
-  /// Throws DeviceError.
-  void run(const Plan& plan, const std::array<void*, cudnn_operands>& data, float* log_sum_exp,
+  /// Queues it on `stream`, a cudaStream_t. `data` in the order of CudnnOperand. May be captured. Throws
+  /// DeviceError.
+  void run(const Plan& plan, const std::array<void*, cudnn_operands>& data, const CudnnRows& rows,
            void* workspace, void* stream);
 
   /// Such as "cuDNN 9.19.0".

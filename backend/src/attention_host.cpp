@@ -72,8 +72,9 @@ template <class T>
 void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape,
                                const AttentionDropout& dropout, HeadsOperand<const T> query,
                                HeadsOperand<const T> key, HeadsOperand<const T> value, HeadsOperand<T> output,
-                               Accumulator<T>* log_sum_exp) {
+                               Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks) {
   impl::check_shape(shape);
+  impl::check_sinks(shape, sinks);
   if (shape.batch == 0 || shape.tokens == 0) return;
   const std::int64_t rows = shape.batch * shape.heads;
   const std::int64_t blocks = (shape.tokens + impl::host_queries - 1) / impl::host_queries;
@@ -83,10 +84,11 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
           impl::heads_access(value, shape, shape.kv_heads, false),
           impl::heads_access(output, shape, shape.heads, true),
           write(log_sum_exp, static_cast<std::size_t>(rows * shape.tokens)),
+          read(sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0),
           read(dropout.probability, dropout.probability != nullptr ? 1 : 0),
           read(dropout.state, dropout.state != nullptr ? 1 : 0)},
          Teams<32>{rows * blocks, impl::HostAttention<T>::forward_scratch_bytes(shape.head_dim)},
-         impl::ForwardKernel<T>{{shape, dropout, query, key, value, output, log_sum_exp}});
+         impl::ForwardKernel<T>{{shape, dropout, query, key, value, output, log_sum_exp, sinks}});
 }
 
 template <class Space>
@@ -141,7 +143,8 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
       const;                                                                                                 \
   template void Attention<SPACE>::forward<T>(Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, \
                                              HeadsOperand<const T>, HeadsOperand<const T>,                   \
-                                             HeadsOperand<const T>, HeadsOperand<T>, Accumulator<T>*);       \
+                                             HeadsOperand<const T>, HeadsOperand<T>, Accumulator<T>*,        \
+                                             const Accumulator<T>*);                                         \
   template void Attention<SPACE>::backward<T>(                                                               \
       Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,                 \
       HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const Accumulator<T>*,            \

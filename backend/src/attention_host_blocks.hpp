@@ -30,13 +30,15 @@ inline float fast_exp(float x) {
 }
 inline double fast_exp(double x) { return std::exp(x); }
 
-/// How the rows (queries) of a block lie to its columns (keys): column c is visible to row r if c <= r + offset.
+/// How the rows (queries) of a block lie to its columns (keys): column c is visible to row r if
+/// r + offset - window < c <= r + offset.
 struct CausalBlock {
-  std::int64_t rows, columns, offset;
+  std::int64_t rows, columns, offset, window;
 
-  std::int64_t visible(std::int64_t row) const {
-    return std::clamp<std::int64_t>(row + offset + 1, 0, columns);
+  std::int64_t first(std::int64_t row) const {
+    return std::clamp<std::int64_t>(row + offset + 1 - window, 0, columns);
   }
+  std::int64_t end(std::int64_t row) const { return std::clamp<std::int64_t>(row + offset + 1, 0, columns); }
 };
 
 /// scores [rows, stride] = first [rows, depth] * packed second; micro-tiles that are masked entirely are left.
@@ -46,7 +48,7 @@ void score_product(const CausalBlock& block, std::int64_t depth, const A* first,
   constexpr std::int64_t width = micro_columns<A>;
   for (std::int64_t column = 0; column < block.columns; column += width) {
     for (std::int64_t row = 0; row < block.rows; row += micro_rows) {
-      if (column > row + micro_rows - 1 + block.offset) continue;
+      if (column > row + micro_rows - 1 + block.offset || column + width <= block.first(row)) continue;
       const A* rows[micro_rows];
       for (int i = 0; i < micro_rows; ++i) rows[i] = first + std::min(row + i, block.rows - 1) * first_stride;
       micro_kernel<false>(depth, rows, panels + column * depth, scores + row * stride + column, stride);
@@ -60,11 +62,13 @@ void add_row_product(const CausalBlock& block, std::int64_t width, const A* weig
                      const A* panels, A* sums, std::int64_t sums_stride) {
   for (std::int64_t column = 0; column < width; column += micro_columns<A>) {
     for (std::int64_t row = 0; row < block.rows; row += micro_rows) {
-      const std::int64_t depth = block.visible(std::min<std::int64_t>(row + micro_rows, block.rows) - 1);
+      const std::int64_t first = block.first(row);
+      const std::int64_t end = block.end(std::min<std::int64_t>(row + micro_rows, block.rows) - 1);
       const A* rows[micro_rows];
-      for (int i = 0; i < micro_rows; ++i) rows[i] = weights + std::min(row + i, block.rows - 1) * stride;
-      micro_kernel<true>(depth, rows, panels + column * block.columns, sums + row * sums_stride + column,
-                         sums_stride);
+      for (int i = 0; i < micro_rows; ++i)
+        rows[i] = weights + std::min(row + i, block.rows - 1) * stride + first;
+      micro_kernel<true>(end - first, rows, panels + column * block.columns + first * micro_columns<A>,
+                         sums + row * sums_stride + column, sums_stride);
     }
   }
 }
@@ -77,7 +81,9 @@ void add_column_product(const CausalBlock& block, std::int64_t width, const A* w
   for (std::int64_t column = 0; column < width; column += panel) {
     for (std::int64_t key = 0; key < block.columns; key += micro_rows) {
       const std::int64_t begin = std::clamp<std::int64_t>(key - block.offset, 0, block.rows);
-      micro_kernel_transposed<true>(block.rows - begin, weights + begin * stride + key, stride,
+      const std::int64_t end =
+          std::clamp<std::int64_t>(key + micro_rows - 1 + block.window - block.offset, begin, block.rows);
+      micro_kernel_transposed<true>(end - begin, weights + begin * stride + key, stride,
                                     panels + column * block.rows + begin * panel,
                                     sums + key * sums_stride + column, sums_stride);
     }

@@ -48,25 +48,28 @@ struct HostAttentionForward {
     load_rows(head_of(operands.query, batch, head, query_begin), operands.query.token_stride, rows,
               shape.head_dim, static_cast<A>(shape.scale), queries);
     std::fill_n(sums, host_queries * width, A(0));
-    std::fill_n(largest, host_queries, -std::numeric_limits<A>::infinity());
-    std::fill_n(total, host_queries, A(0));
+    // A sink is a score that comes first.
+    std::fill_n(largest, host_queries,
+                shape.sinks ? operands.sinks[head] : -std::numeric_limits<A>::infinity());
+    std::fill_n(total, host_queries, shape.sinks ? A(1) : A(0));
 
-    for (std::int64_t key_begin = 0; key_begin < query_begin + rows; key_begin += host_keys) {
+    for (std::int64_t key_begin = first_key(shape, query_begin, host_keys); key_begin < query_begin + rows;
+         key_begin += host_keys) {
       const CausalBlock causal{rows, std::min(host_keys, query_begin + rows - key_begin),
-                               query_begin - key_begin};
+                               query_begin - key_begin, window_of(shape)};
       pack_second(head_of(operands.key, batch, kv_head, key_begin), operands.key.token_stride, true, 0,
                   shape.head_dim, 0, causal.columns, key_panels);
       pack_second(head_of(operands.value, batch, kv_head, key_begin), operands.value.token_stride, false, 0,
                   causal.columns, 0, shape.head_dim, value_panels);
       score_product(causal, shape.head_dim, queries, shape.head_dim, key_panels, scores, host_keys);
       for (std::int64_t r = 0; r < rows; ++r) {
-        add_to_softmax(causal.visible(r), scores + r * host_keys, largest[r], total[r], sums + r * width,
-                       width);
+        const std::int64_t first = causal.first(r), end = causal.end(r);
+        add_to_softmax(first, end, scores + r * host_keys, largest[r], total[r], sums + r * width, width);
         if (operands.dropout.probability == nullptr) continue;
         const std::uint64_t element =
             static_cast<std::uint64_t>(log_sum_exp_begin + r) * shape.tokens + key_begin;
-        dropout_factors(operands.dropout, element, causal.visible(r), factors);
-        for (std::int64_t c = 0; c < causal.visible(r); ++c) scores[r * host_keys + c] *= factors[c];
+        dropout_factors(operands.dropout, element, end, factors);
+        for (std::int64_t c = first; c < end; ++c) scores[r * host_keys + c] *= factors[c];
       }
       add_row_product(causal, width, scores, host_keys, value_panels, sums, width);
     }
@@ -79,11 +82,11 @@ struct HostAttentionForward {
 
  private:
   /// Turns a row's scores into exp(score - largest), and brings its running sums to the new largest score.
-  static void add_to_softmax(std::int64_t visible, A* scores, A& largest, A& total, A* sums,
+  static void add_to_softmax(std::int64_t first, std::int64_t end, A* scores, A& largest, A& total, A* sums,
                              std::int64_t width) {
     A block_largest = largest;
 #pragma omp simd reduction(max : block_largest)
-    for (std::int64_t c = 0; c < visible; ++c)
+    for (std::int64_t c = first; c < end; ++c)
       block_largest = scores[c] > block_largest ? scores[c] : block_largest;
     if (block_largest > largest) {
       const A factor = fast_exp(largest - block_largest);
@@ -93,12 +96,13 @@ struct HostAttentionForward {
     }
     A block_total(0);
 #pragma omp simd reduction(+ : block_total)
-    for (std::int64_t c = 0; c < visible; ++c) {
+    for (std::int64_t c = first; c < end; ++c) {
       scores[c] = fast_exp(scores[c] - block_largest);
       block_total += scores[c];
     }
     total += block_total;
-    std::fill(scores + visible, scores + host_keys, A(0));
+    std::fill(scores, scores + first, A(0));
+    std::fill(scores + end, scores + host_keys, A(0));
   }
 };
 
@@ -116,30 +120,32 @@ struct HostAttentionGradientBlock {
     const AttentionShape& shape = operands.shape;
     for (std::int64_t r = 0; r < causal.rows; ++r) {
       const std::int64_t row = (batch * shape.heads + head) * shape.tokens + query_begin + r;
-      const std::int64_t visible = causal.visible(r);
+      const std::int64_t first = causal.first(r), end = causal.end(r);
       A* score = scores + r * host_keys;
       A* weight = weights + r * host_keys;
       const A log_sum_exp = operands.log_sum_exp[row];
       const A row_dot = operands.row_dots[row];
       if (operands.dropout.probability == nullptr) {
 #pragma GCC ivdep
-        for (std::int64_t c = 0; c < visible; ++c) {
+        for (std::int64_t c = first; c < end; ++c) {
           const A probability = fast_exp(score[c] - log_sum_exp);
           score[c] = probability * (weight[c] - row_dot);
           weight[c] = probability;
         }
       } else {
-        dropout_factors(operands.dropout, static_cast<std::uint64_t>(row) * shape.tokens + key_begin, visible,
+        dropout_factors(operands.dropout, static_cast<std::uint64_t>(row) * shape.tokens + key_begin, end,
                         factors);
 #pragma GCC ivdep
-        for (std::int64_t c = 0; c < visible; ++c) {
+        for (std::int64_t c = first; c < end; ++c) {
           const A probability = fast_exp(score[c] - log_sum_exp);
           score[c] = probability * (factors[c] * weight[c] - row_dot);
           weight[c] = probability * factors[c];
         }
       }
-      std::fill(score + visible, score + host_keys, A(0));
-      std::fill(weight + visible, weight + host_keys, A(0));
+      for (A* values : {score, weight}) {
+        std::fill(values, values + first, A(0));
+        std::fill(values + end, values + host_keys, A(0));
+      }
     }
   }
 };
@@ -193,9 +199,10 @@ struct HostAttentionQueryGradient {
     }
     std::fill_n(sums, host_queries * width, A(0));
 
-    for (std::int64_t key_begin = 0; key_begin < query_begin + rows; key_begin += host_keys) {
+    for (std::int64_t key_begin = first_key(shape, query_begin, host_keys); key_begin < query_begin + rows;
+         key_begin += host_keys) {
       const CausalBlock causal{rows, std::min(host_keys, query_begin + rows - key_begin),
-                               query_begin - key_begin};
+                               query_begin - key_begin, window_of(shape)};
       const T* keys = head_of(operands.key, batch, kv_head, key_begin);
       pack_second(keys, operands.key.token_stride, true, 0, shape.head_dim, 0, causal.columns, key_columns);
       pack_second(keys, operands.key.token_stride, false, 0, causal.columns, 0, shape.head_dim, key_rows);
@@ -258,10 +265,11 @@ struct HostAttentionKeyGradient {
     std::fill_n(key_sums, host_keys * width, A(0));
     std::fill_n(value_sums, host_keys * width, A(0));
 
+    const std::int64_t queries_end = query_end(shape, key_begin + keys);
     for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      for (std::int64_t query_begin = key_begin; query_begin < shape.tokens; query_begin += host_queries) {
-        const CausalBlock causal{std::min(host_queries, shape.tokens - query_begin), keys,
-                                 query_begin - key_begin};
+      for (std::int64_t query_begin = key_begin; query_begin < queries_end; query_begin += host_queries) {
+        const CausalBlock causal{std::min(host_queries, queries_end - query_begin), keys,
+                                 query_begin - key_begin, window_of(shape)};
         load_rows(head_of(operands.query, batch, head, query_begin), operands.query.token_stride, causal.rows,
                   shape.head_dim, static_cast<A>(shape.scale), queries);
         load_rows(head_of(operands.output_gradient, batch, head, query_begin),

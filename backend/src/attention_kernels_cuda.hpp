@@ -47,13 +47,15 @@ struct CudaAttentionForward {
     float total[rows];
     RowSums<rows, HeadDim> sums;
     sums.clear();
-    for (int r = 0; r < rows; ++r) {
-      largest[r] = -INFINITY;
-      total[r] = 0;
+    for (int r = 0; r < rows; ++r) {  // A sink is a score that comes first.
+      largest[r] = shape.sinks ? operands.sinks[head] : -INFINITY;
+      total[r] = shape.sinks ? 1 : 0;
     }
 
+    const std::int64_t window = window_of(shape);
     const std::int64_t key_end = query_begin + queries < shape.tokens ? query_begin + queries : shape.tokens;
-    for (std::int64_t key_begin = 0; key_begin < key_end; key_begin += keys) {
+    for (std::int64_t key_begin = first_key(shape, query_begin, keys); key_begin < key_end;
+         key_begin += keys) {
       team.barrier();
       load_tile<keys, columns, HeadDim>(team, head_of(operands.key, batch, kv_head, key_begin),
                                         operands.key.token_stride, shape.tokens - key_begin, shape.head_dim,
@@ -68,16 +70,18 @@ struct CudaAttentionForward {
 #pragma unroll
         for (int c = 0; c < columns; ++c) {
           const std::int64_t key = key_begin + x * columns + c;
-          if (key > query || key >= shape.tokens) scores[r][c] = -INFINITY;
+          if (key > query || key + window <= query || key >= shape.tokens) scores[r][c] = -INFINITY;
           row_largest = fmaxf(row_largest, scores[r][c]);
         }
         row_largest = row_max(row_largest);
-        const float rescale = expf(largest[r] - row_largest);  // 0 at first: every query sees key 0.
+        // 0 at first. Of the first keys a query may see none: what is subtracted from -infinity must be finite.
+        const float shift = row_largest == -INFINITY ? 0.0F : row_largest;
+        const float rescale = expf(largest[r] - shift);
         largest[r] = row_largest;
         float row_total = 0;
 #pragma unroll
         for (int c = 0; c < columns; ++c) {
-          scores[r][c] = expf(scores[r][c] - row_largest);
+          scores[r][c] = expf(scores[r][c] - shift);
           row_total += scores[r][c];
         }
         total[r] = total[r] * rescale + row_sum(row_total);
@@ -168,8 +172,10 @@ struct CudaAttentionQueryGradient {
     RowSums<rows, HeadDim> sums;
     sums.clear();
 
+    const std::int64_t window = window_of(shape);
     const std::int64_t key_end = query_begin + queries < shape.tokens ? query_begin + queries : shape.tokens;
-    for (std::int64_t key_begin = 0; key_begin < key_end; key_begin += keys) {
+    for (std::int64_t key_begin = first_key(shape, query_begin, keys); key_begin < key_end;
+         key_begin += keys) {
       team.barrier();
       load_tile<keys, columns, HeadDim>(team, head_of(operands.value, batch, kv_head, key_begin),
                                         operands.value.token_stride, shape.tokens - key_begin, shape.head_dim,
@@ -198,7 +204,8 @@ struct CudaAttentionQueryGradient {
 #pragma unroll
         for (int c = 0; c < columns; ++c) {
           const std::int64_t key = key_begin + x * columns + c;
-          const bool visible = key <= query_begin + r * 8 + y && key < shape.tokens;
+          const std::int64_t query = query_begin + r * 8 + y;
+          const bool visible = key <= query && key + window > query && key < shape.tokens;
           scores[r][c] =
               visible ? expf(scores[r][c] - log_sum_exp[r]) * (gradients[r][c] - row_dot[r]) : 0.0F;
         }
@@ -249,8 +256,9 @@ struct CudaAttentionKeyGradient {
     key_sums.clear();
     value_sums.clear();
 
+    const std::int64_t queries_end = query_end(shape, key_begin + keys);
     for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      for (std::int64_t query_begin = key_begin; query_begin < shape.tokens; query_begin += queries) {
+      for (std::int64_t query_begin = key_begin; query_begin < queries_end; query_begin += queries) {
         const std::int64_t query_count = shape.tokens - query_begin;
         team.barrier();
         load_tile<queries, columns, HeadDim>(team, head_of(operands.query, batch, head, query_begin),
@@ -289,6 +297,7 @@ struct CudaAttentionKeyGradient {
                          std::int64_t key_begin, std::int64_t query_begin, float (&scores)[rows][columns],
                          float (&gradients)[rows][columns]) const {
     const AttentionShape& shape = operands.shape;
+    const std::int64_t window = window_of(shape);
     const int x = team.rank() % 16;
     const int y = team.rank() / 16;
 #pragma unroll
@@ -300,7 +309,7 @@ struct CudaAttentionKeyGradient {
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         const std::int64_t key = key_begin + r * 8 + y;
-        const bool visible = key <= query && query < shape.tokens;
+        const bool visible = key <= query && key + window > query && query < shape.tokens;
         const float probability = visible ? expf(scores[r][c] - log_sum_exp) : 0.0F;
         float factor = 1.0F;
         if (operands.dropout.probability != nullptr)

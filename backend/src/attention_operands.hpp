@@ -16,6 +16,7 @@ struct AttentionForward {
   HeadsOperand<const T> query, key, value;
   HeadsOperand<T> output;
   Accumulator<T>* log_sum_exp;
+  const Accumulator<T>* sinks;  ///< null: none
 };
 
 /// Operands of the backward kernels. row_dots [batch, heads, tokens]: the sum over d of output * its gradient.
@@ -33,6 +34,24 @@ struct AttentionBackward {
 struct AttentionItem {
   std::int64_t batch, head, block;
 };
+
+/// Positions that a query sees at most.
+ENCORE_HOST_DEVICE inline std::int64_t window_of(const AttentionShape& shape) {
+  return shape.window > 0 && shape.window < shape.tokens ? shape.window : shape.tokens;
+}
+
+/// The first key, rounded down to a block, that a query from `query_begin` on sees.
+ENCORE_HOST_DEVICE inline std::int64_t first_key(const AttentionShape& shape, std::int64_t query_begin,
+                                                 std::int64_t block) {
+  const std::int64_t first = query_begin + 1 - window_of(shape);
+  return first > 0 ? first / block * block : 0;
+}
+
+/// One past the last query that sees a key before `key_end`.
+ENCORE_HOST_DEVICE inline std::int64_t query_end(const AttentionShape& shape, std::int64_t key_end) {
+  const std::int64_t end = key_end + window_of(shape) - 1;
+  return end < shape.tokens ? end : shape.tokens;
+}
 
 /// Item `rank` of batch * heads * blocks. Causal blocks cost more the later (queries) or earlier (keys) they
 /// are, so they are dealt from both ends in turn: contiguous shares then cost alike.

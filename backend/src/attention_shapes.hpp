@@ -16,17 +16,26 @@ inline constexpr std::int64_t largest_head_dim = 256;
 inline std::string shape_text(const AttentionShape& shape) {
   return "batch " + std::to_string(shape.batch) + ", tokens " + std::to_string(shape.tokens) + ", heads " +
          std::to_string(shape.heads) + ", kv_heads " + std::to_string(shape.kv_heads) + ", head_dim " +
-         std::to_string(shape.head_dim);
+         std::to_string(shape.head_dim) +
+         (shape.window == 0 ? "" : ", window " + std::to_string(shape.window)) +
+         (shape.sinks ? ", sinks" : "");
 }
 
 inline void check_shape(const AttentionShape& shape) {
   if (shape.batch < 0 || shape.tokens < 0 || shape.heads < 1 || shape.kv_heads < 1 ||
-      shape.heads % shape.kv_heads != 0)
+      shape.heads % shape.kv_heads != 0 || shape.window < 0)
     throw InternalError("attention with " + shape_text(shape) +
                         ": kv_heads must divide heads, and nothing be negative");
   if (shape.head_dim < 1 || shape.head_dim > largest_head_dim)
     throw InternalError("attention with " + shape_text(shape) + ": head_dim must be 1 to " +
                         std::to_string(largest_head_dim));
+}
+
+template <class A>
+void check_sinks(const AttentionShape& shape, const A* sinks) {
+  if (shape.sinks != (sinks != nullptr))
+    throw InternalError("attention with " + shape_text(shape) +
+                        ": sinks must be given exactly if the shape has them");
 }
 
 /// Everything from an operand's first element to its last; strided operands share ranges with their neighbours.

@@ -30,6 +30,15 @@ std::vector<Case> cases() {
       {{1, 70, 2, 1, 128, scale_of(128)}, HeadsLayout::apart},
       {{1, 90, 1, 1, 256, scale_of(256)}},
       {{1, 129, 3, 1, 1, 1.0F}, HeadsLayout::packed, 0.5},
+      {{1, 200, 2, 1, 16, scale_of(16), 1}},
+      {{2, 65, 2, 2, 8, scale_of(8), 64}, HeadsLayout::by_head},
+      {{1, 300, 2, 1, 24, scale_of(24), 70}, HeadsLayout::packed, 0.2},
+      {{1, 259, 3, 3, 33, scale_of(33), 128}, HeadsLayout::apart},
+      {{1, 50, 2, 2, 16, scale_of(16), 50}},
+      {{1, 50, 2, 2, 16, scale_of(16), 1000}},
+      {{2, 70, 4, 2, 64, scale_of(64), 0, true}},
+      {{1, 1, 2, 1, 8, scale_of(8), 3, true}, HeadsLayout::apart},
+      {{1, 211, 4, 2, 32, scale_of(32), 17, true}, HeadsLayout::packed, 0.3},
   };
 }
 
@@ -103,7 +112,7 @@ TEST_CASE("attention has the same bits on Serial, on one OpenMP thread and on al
 }
 
 TEST_CASE("replayed attention has the bits of the eager one, and recording computes nothing") {
-  const Case c{{2, 150, 4, 2, 32, scale_of(32)}, HeadsLayout::packed, 0.2};
+  const Case c{{2, 150, 4, 2, 32, scale_of(32), 40, true}, HeadsLayout::packed, 0.2};
   Stream<Kokkos::OpenMP> stream;
   const AttentionResults eager = run<Kokkos::OpenMP, float>(c, stream);
   Attention<Kokkos::OpenMP> attention(stream);
@@ -122,8 +131,8 @@ TEST_CASE("replayed attention has the bits of the eager one, and recording compu
 }
 #endif
 
-TEST_CASE("gradients of attention with dropout are those of finite differences") {
-  const AttentionShape shape{2, 9, 4, 2, 5, 0.6F};
+TEST_CASE("gradients of attention with a window, sinks and dropout are those of finite differences") {
+  const AttentionShape shape{2, 9, 4, 2, 5, 0.6F, 4, true};
   const DropoutReference reference{0.25, {3, 5}, 9};
   AttentionProblem<double> problem(shape, HeadsLayout::apart);
   Stream<Kokkos::Serial> stream;
@@ -152,6 +161,47 @@ TEST_CASE("gradients of attention with dropout are those of finite differences")
   check(problem.query, results.query_gradient);
   check(problem.key, results.key_gradient);
   check(problem.value, results.value_gradient);
+}
+
+TEST_CASE("a window wider than the sequence has the bits of none, and a window of one copies the values") {
+  Stream<Kokkos::Serial> stream;
+  Case c{{2, 90, 4, 2, 16, 0.3F}};
+  const AttentionResults all = run<Kokkos::Serial, float>(c, stream);
+  for (const std::int64_t window : {90, 91, 5000}) {
+    c.shape.window = window;
+    CHECK(same_bits(run<Kokkos::Serial, float>(c, stream), all));
+  }
+  c.shape.window = 1;
+  const AttentionProblem<float> problem(c.shape, c.layout);
+  const AttentionResults own = run<Kokkos::Serial, float>(c, stream);
+  bool copied = true;
+  for (std::int64_t row = 0; row < 2 * 4 * 90; ++row) {
+    const std::int64_t key_row = ((row / 360) * 2 + row / 90 % 4 / 2) * 90 + row % 90;
+    for (std::int64_t d = 0; d < 16; ++d)
+      copied = copied && own.output[row * 16 + d] == problem.value[key_row * 16 + d];
+  }
+  CHECK(copied);
+}
+
+TEST_CASE("a sink far below all scores changes nothing, and one far above them takes all weight") {
+  Stream<Kokkos::Serial> stream;
+  const AttentionShape shape{1, 100, 2, 2, 16, 0.25F, 30};
+  const auto output_with = [&](double sink) {
+    AttentionShape its_shape = shape;
+    its_shape.sinks = true;
+    AttentionProblem<float> problem(its_shape, HeadsLayout::packed);
+    problem.sinks.assign(2, sink);
+    Attention<Kokkos::Serial> attention(stream);
+    AttentionBuffers<Kokkos::Serial, float> buffers(stream, problem);
+    buffers.forward(attention);
+    return buffers.results().output;
+  };
+  Attention<Kokkos::Serial> attention(stream);
+  AttentionBuffers<Kokkos::Serial, float> buffers(stream,
+                                                  AttentionProblem<float>(shape, HeadsLayout::packed));
+  buffers.forward(attention);
+  CHECK(relative_error(output_with(-60), buffers.results().output) <= 1e-6);
+  for (const double value : output_with(120)) CHECK(std::abs(value) <= 1e-30);
 }
 
 TEST_CASE("attention drops the stated share of probabilities, differently at every offset") {
@@ -191,6 +241,10 @@ TEST_CASE("no tokens is no launch, and impossible shapes are named") {
       "and nothing be negative",
       encore::InternalError);
   CHECK_THROWS_AS(attention.workspace_bytes<float>({1, 5, 4, 4, 257, 1.0F}, {}), encore::InternalError);
+  CHECK_THROWS_AS(attention.workspace_bytes<float>({1, 5, 4, 4, 8, 1.0F, -1}, {}), encore::InternalError);
+  CHECK_THROWS_AS(
+      attention.forward<float>(stream, {1, 5, 4, 4, 8, 1.0F, 0, true}, {}, {}, {}, {}, {}, nullptr),
+      encore::InternalError);
   CHECK_THROWS_AS(attention.force(AttentionEngine::cudnn), encore::DeviceError);
   attention.force(AttentionEngine::portable);
   CHECK(attention.engine<float>({1, 5, 4, 4, 8, 1.0F}, {}) == AttentionEngine::portable);

@@ -23,9 +23,10 @@ enum class HeadsLayout {
   by_head  ///< three [batch, heads, tokens, head_dim] buffers
 };
 
-/// Outputs and gradients, as doubles in [batch, heads, tokens, head_dim] order.
+/// Outputs and gradients, as doubles in [batch, heads, tokens, head_dim] order; that of the sinks only in the
+/// reference.
 struct AttentionResults {
-  std::vector<double> output, log_sum_exp, query_gradient, key_gradient, value_gradient;
+  std::vector<double> output, log_sum_exp, query_gradient, key_gradient, value_gradient, sinks_gradient;
 };
 
 /// Random inputs of an attention, rounded to T.
@@ -43,11 +44,14 @@ struct AttentionProblem {
     fill(key, shape.kv_heads);
     fill(value, shape.kv_heads);
     fill(output_gradient, shape.heads);
+    if (shape.sinks)
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        sinks.push_back(static_cast<double>(T(2 * normal(generator))));
   }
 
   AttentionShape shape;
   HeadsLayout layout;
-  std::vector<double> query, key, value, output_gradient;
+  std::vector<double> query, key, value, output_gradient, sinks;
 };
 
 /// What random_uniform makes of an element: 0 or 1 / (1 - probability); 1 without dropout.
@@ -73,6 +77,7 @@ AttentionResults reference_attention(const AttentionProblem<T>& problem,
   results.query_gradient.resize(problem.query.size());
   results.key_gradient.resize(problem.key.size());
   results.value_gradient.resize(problem.key.size());
+  results.sinks_gradient.resize(problem.sinks.size());
   std::vector<double> probability(s.tokens), weight(s.tokens);
   for (std::int64_t b = 0; b < s.batch; ++b) {
     for (std::int64_t h = 0; h < s.heads; ++h) {
@@ -80,19 +85,20 @@ AttentionResults reference_attention(const AttentionProblem<T>& problem,
       const std::int64_t keys = (b * s.kv_heads + h / group) * s.tokens;
       for (std::int64_t q = 0; q < s.tokens; ++q) {
         const std::int64_t row = (rows + q) * s.head_dim;
-        double largest = -std::numeric_limits<double>::infinity();
-        for (std::int64_t k = 0; k <= q; ++k) {
+        const std::int64_t first = s.window == 0 ? 0 : std::max<std::int64_t>(0, q - s.window + 1);
+        double largest = s.sinks ? problem.sinks[h] : -std::numeric_limits<double>::infinity();
+        for (std::int64_t k = first; k <= q; ++k) {
           double score = 0;
           for (std::int64_t d = 0; d < s.head_dim; ++d)
             score += problem.query[row + d] * problem.key[(keys + k) * s.head_dim + d];
           probability[k] = score * double(s.scale);
           largest = std::max(largest, probability[k]);
         }
-        double total = 0;
-        for (std::int64_t k = 0; k <= q; ++k) total += std::exp(probability[k] - largest);
+        double total = s.sinks ? std::exp(problem.sinks[h] - largest) : 0;
+        for (std::int64_t k = first; k <= q; ++k) total += std::exp(probability[k] - largest);
         results.log_sum_exp.push_back(largest + std::log(total));
         double row_dot = 0;
-        for (std::int64_t k = 0; k <= q; ++k) {
+        for (std::int64_t k = first; k <= q; ++k) {
           probability[k] = std::exp(probability[k] - results.log_sum_exp.back());
           const double factor = dropout.factor(std::uint64_t((rows + q) * s.tokens + k));
           const std::int64_t column = (keys + k) * s.head_dim;
@@ -104,7 +110,9 @@ AttentionResults reference_attention(const AttentionProblem<T>& problem,
           }
           row_dot += probability[k] * weight[k];
         }
-        for (std::int64_t k = 0; k <= q; ++k) {
+        if (s.sinks)
+          results.sinks_gradient[h] -= std::exp(problem.sinks[h] - results.log_sum_exp.back()) * row_dot;
+        for (std::int64_t k = first; k <= q; ++k) {
           const double score_gradient = probability[k] * (weight[k] - row_dot) * double(s.scale);
           const std::int64_t column = (keys + k) * s.head_dim;
           for (std::int64_t d = 0; d < s.head_dim; ++d) {
@@ -142,6 +150,11 @@ class AttentionBuffers {
                              std::numeric_limits<Accumulator<T>>::quiet_NaN());
     log_sum_exp_ = Allocation<Space>("attention test", log_sum_exp_host_.size() * sizeof(Accumulator<T>));
     scalars_ = Allocation<Space>("attention test", 64);
+    if (shape_.sinks) {
+      const std::vector<Accumulator<T>> sinks(problem.sinks.begin(), problem.sinks.end());
+      sinks_ = Allocation<Space>("attention test", sinks.size() * sizeof(Accumulator<T>));
+      stream_->copy_to_device(sinks_.data(), sinks.data(), sinks_.bytes(), "test");
+    }
     upload();
   }
 
@@ -164,7 +177,7 @@ class AttentionBuffers {
   void forward(Attention<Space>& attention, const AttentionDropout& dropout = {}) {
     attention.template forward<T>(*stream_, shape_, dropout, constant(query_), constant(key_),
                                   constant(value_), on_device(output_),
-                                  reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()));
+                                  reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()), sinks());
   }
   void backward(Attention<Space>& attention, const AttentionDropout& dropout = {}) {
     const std::size_t bytes = attention.template workspace_bytes<T>(shape_, dropout);
@@ -185,11 +198,24 @@ class AttentionBuffers {
     const std::int64_t gradients = next_;
     return {gather(values, output_, shape_.heads, 0),
             std::vector<double>(log_sum_exp.begin(), log_sum_exp.end()),
-            gather(values, query_, shape_.heads, gradients), gather(values, key_, shape_.kv_heads, gradients),
-            gather(values, value_, shape_.kv_heads, gradients)};
+            gather(values, query_, shape_.heads, gradients),
+            gather(values, key_, shape_.kv_heads, gradients),
+            gather(values, value_, shape_.kv_heads, gradients),
+            {}};
+  }
+
+  /// What a gradient of the sinks is made of. [batch, tokens, heads, head_dim] and [batch, heads, tokens].
+  const T* output() const { return data() + output_.offset; }
+  const T* output_gradient() const { return data() + output_gradient_.offset; }
+  const Accumulator<T>* log_sum_exp() const {
+    return reinterpret_cast<const Accumulator<T>*>(log_sum_exp_.data());
   }
 
  private:
+  const Accumulator<T>* sinks() const {
+    return shape_.sinks ? reinterpret_cast<const Accumulator<T>*>(sinks_.data()) : nullptr;
+  }
+
   /// Offsets into the one buffer that holds everything.
   struct Place {
     std::int64_t offset, batch_stride, token_stride, head_stride;
@@ -247,7 +273,7 @@ class AttentionBuffers {
   std::int64_t elements_ = 0;
   std::vector<T> host_;
   std::vector<Accumulator<T>> log_sum_exp_host_;
-  Allocation<Space> device_, log_sum_exp_, scalars_, workspace_;
+  Allocation<Space> device_, log_sum_exp_, scalars_, sinks_, workspace_;
 };
 
 /// The largest difference, relative to the largest value of `expected` or 1; infinite for a NaN.

@@ -11,11 +11,14 @@ namespace encore::backend {
 
 enum class AttentionEngine { portable, cudnn };
 
-/// Causal attention with grouped queries, softmax(scale * Q K^T + causal mask) V, forward and backward.
+/// Causal attention with grouped queries, softmax(scale * Q K^T + causal mask) V, forward and backward; with a
+/// sliding window, and with sinks (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023), if
+/// the shape says so.
 /// portable: a tiled kernel with online softmax (Dao et al., "FlashAttention", 2022, algorithms 1 and 4; and
 /// "FlashAttention-2", 2023) on every backend and type. cudnn: fused attention of cuDNN, bfloat16 on CUDA
 /// without dropout, head_dim a multiple of 8 up to 128; deterministic backward. Both save the natural logarithm
-/// of sum over keys of exp(scale * q k), so one engine's forward serves the other's backward.
+/// of sum over keys of exp(scale * q k), and exp(sink) where there are sinks, so one engine's forward serves the
+/// other's backward, and backward needs no sinks.
 /// Plans of cuDNN are made when a shape is first asked about or primed (seconds), and kept.
 template <class Space>
 class Attention {
@@ -39,14 +42,16 @@ class Attention {
   std::size_t workspace_bytes(const AttentionShape& shape, const AttentionDropout& dropout) const;
 
   /// Sets output (b, t, h, d) and log_sum_exp [batch, heads, tokens] float (double for double), which backward
-  /// reads. May be captured after a prime. Throws InternalError for an impossible shape, DeviceError when cuDNN
-  /// fails.
+  /// reads. `sinks` [heads] is there exactly if the shape says so. May be captured after a prime. Throws
+  /// InternalError for an impossible shape, DeviceError when cuDNN fails.
   template <class T>
   void forward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
                HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
-               HeadsOperand<T> output, Accumulator<T>* log_sum_exp);
+               HeadsOperand<T> output, Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks = nullptr);
 
-  /// Gradients of the three inputs are set, not added to. Deterministic: no atomics. `workspace` as told above.
+  /// Gradients of the three inputs are set, not added to; that of the sinks is left to the caller, who has all that
+  /// it takes: -exp(sink - log_sum_exp) times the dot of output and its gradient, summed over batch and tokens.
+  /// Deterministic: no atomics. `workspace` as told above.
   /// May be captured and throws as forward does.
   template <class T>
   void backward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,

@@ -24,6 +24,12 @@ struct AttentionShape {
   std::int64_t kv_heads;  ///< divides heads; query head h reads key head h / (heads / kv_heads)
   std::int64_t head_dim;  ///< at most 256
   float scale;            ///< usually 1 / sqrt(head_dim)
+  /// Positions that a query sees: its own and the window - 1 before it. 0: all up to its own.
+  std::int64_t window = 0;
+  /// Whether each head has a sink: a logit, not scaled, that is part of the softmax's sum and has no value.
+  bool sinks = false;
+
+  friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
 /// Dropout on the attention probabilities. Element (b, h, query, key) of the segment's draws belongs to the
