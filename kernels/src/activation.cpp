@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/kernels/activation.hpp>
 
+#include "activation_formulas.hpp"
 #include "map.hpp"
-#include "mathematics.hpp"
 
 namespace encore::kernels {
 
@@ -44,8 +44,9 @@ struct GeluBackward {
 };
 
 /// One team a row: the halves of a row are then addressed without a division.
-template <int Width, class T>
-struct SwigluForward {
+template <int Width, class Formula, class T>
+struct GatedForward {
+  Formula formula;
   const T* gate_up;
   T* output;
   std::int64_t ffn;
@@ -60,17 +61,16 @@ struct SwigluForward {
       const auto gate = backend::load_packet<Width>(gate_row, item);
       const auto up = backend::load_packet<Width>(up_row, item);
       backend::Packet<T, Width> result;
-      for (int i = 0; i < Width; ++i) {
-        const A g = static_cast<A>(gate[i]);
-        result[i] = static_cast<T>(g * impl::logistic(g) * static_cast<A>(up[i]));
-      }
+      for (int i = 0; i < Width; ++i)
+        result[i] = static_cast<T>(formula.value(static_cast<A>(gate[i]), static_cast<A>(up[i])));
       backend::store_packet(row, item, result);
     });
   }
 };
 
-template <int Width, class T>
-struct SwigluBackward {
+template <int Width, class Formula, class T>
+struct GatedBackward {
+  Formula formula;
   const T* gate_up;
   const T* output_gradient;
   T* gate_up_gradient;
@@ -91,11 +91,10 @@ struct SwigluBackward {
       const auto gradient = backend::load_packet<Width>(gradient_row, item);
       backend::Packet<T, Width> gate_gradient, up_gradient;
       for (int i = 0; i < Width; ++i) {
-        const A g = static_cast<A>(gate[i]);
+        const auto slopes = formula.slopes(static_cast<A>(gate[i]), static_cast<A>(up[i]));
         const A d = static_cast<A>(gradient[i]);
-        const A s = impl::logistic(g);
-        gate_gradient[i] = static_cast<T>(d * static_cast<A>(up[i]) * s * (1 + g * (1 - s)));
-        up_gradient[i] = static_cast<T>(d * g * s);
+        gate_gradient[i] = static_cast<T>(d * slopes.gate);
+        up_gradient[i] = static_cast<T>(d * slopes.up);
       }
       backend::store_packet(gate_gradient_row, item, gate_gradient);
       backend::store_packet(up_gradient_row, item, up_gradient);
@@ -103,7 +102,60 @@ struct SwigluBackward {
   }
 };
 
+template <class A>
+struct ReluSquaredForward {
+  KOKKOS_FUNCTION A operator()(A x) const { return impl::ReluSquared<A>{}.value(x); }
+};
+template <class A>
+struct ReluSquaredBackward {
+  KOKKOS_FUNCTION A operator()(A x, A gradient) const { return gradient * impl::ReluSquared<A>{}.slope(x); }
+};
+
+template <class T>
+impl::SwigluClamped<Accumulator<T>> clamped_formula(double limit) {
+  impl::require_shape(limit > 0, "swiglu_clamped: the limit must be above 0");
+  return {static_cast<Accumulator<T>>(limit)};
+}
+
 constexpr int row_threads = 256;
+
+template <class Space, class T, class Formula>
+void launch_gated_forward(Stream<Space>& stream, const char* label, const Formula& formula,
+                          Matrix<const T, Space> gate_up, Matrix<T, Space> output) {
+  const std::int64_t tokens = impl::rows_of(output), ffn = impl::columns_of(output);
+  impl::require_shape(impl::is_matrix(output, tokens, ffn) && impl::is_matrix(gate_up, tokens, 2 * ffn),
+                      "a gated activation: gate_up must be [tokens, 2 ffn] where output is [tokens, ffn]");
+  impl::with_packet_width<Space>(
+      ffn,
+      [&](auto width) {
+        launch(stream, label, {backend::read(gate_up), backend::write(output)},
+               backend::Teams<row_threads>{tokens},
+               GatedForward<width, Formula, T>{formula, gate_up.data(), output.data(), ffn});
+      },
+      gate_up.data(), output.data());
+}
+
+template <class Space, class T, class Formula>
+void launch_gated_backward(Stream<Space>& stream, const char* label, const Formula& formula,
+                           Matrix<const T, Space> gate_up, Matrix<const T, Space> output_gradient,
+                           Matrix<T, Space> gate_up_gradient) {
+  const std::int64_t tokens = impl::rows_of(output_gradient), ffn = impl::columns_of(output_gradient);
+  impl::require_shape(impl::is_matrix(output_gradient, tokens, ffn) &&
+                          impl::is_matrix(gate_up, tokens, 2 * ffn) &&
+                          impl::is_matrix(gate_up_gradient, tokens, 2 * ffn),
+                      "a gated activation's backward: gate_up and its gradient must be [tokens, 2 ffn] where "
+                      "output_gradient is [tokens, ffn]");
+  impl::with_packet_width<Space>(
+      ffn,
+      [&](auto width) {
+        launch(stream, label,
+               {backend::read(gate_up), backend::read(output_gradient), backend::write(gate_up_gradient)},
+               backend::Teams<row_threads>{tokens},
+               GatedBackward<width, Formula, T>{formula, gate_up.data(), output_gradient.data(),
+                                                gate_up_gradient.data(), ffn});
+      },
+      gate_up.data(), output_gradient.data(), gate_up_gradient.data());
+}
 
 }  // namespace
 
@@ -141,38 +193,49 @@ void gelu_backward(Stream<Space>& stream, Gelu kind, Matrix<const T, Space> inpu
 
 template <class Space, class T>
 void swiglu_forward(Stream<Space>& stream, Matrix<const T, Space> gate_up, Matrix<T, Space> output) {
-  const std::int64_t tokens = impl::rows_of(output), ffn = impl::columns_of(output);
-  impl::require_shape(impl::is_matrix(output, tokens, ffn) && impl::is_matrix(gate_up, tokens, 2 * ffn),
-                      "swiglu_forward: gate_up must be [tokens, 2 ffn] where output is [tokens, ffn]");
-  impl::with_packet_width<Space>(
-      ffn,
-      [&](auto width) {
-        launch(stream, "swiglu/forward", {backend::read(gate_up), backend::write(output)},
-               backend::Teams<row_threads>{tokens},
-               SwigluForward<width, T>{gate_up.data(), output.data(), ffn});
-      },
-      gate_up.data(), output.data());
+  launch_gated_forward<Space, T>(stream, "swiglu/forward", impl::Swiglu<Accumulator<T>>{}, gate_up, output);
 }
 
 template <class Space, class T>
 void swiglu_backward(Stream<Space>& stream, Matrix<const T, Space> gate_up,
                      Matrix<const T, Space> output_gradient, Matrix<T, Space> gate_up_gradient) {
-  const std::int64_t tokens = impl::rows_of(output_gradient), ffn = impl::columns_of(output_gradient);
-  impl::require_shape(impl::is_matrix(output_gradient, tokens, ffn) &&
-                          impl::is_matrix(gate_up, tokens, 2 * ffn) &&
-                          impl::is_matrix(gate_up_gradient, tokens, 2 * ffn),
-                      "swiglu_backward: gate_up and its gradient must be [tokens, 2 ffn] where "
-                      "output_gradient is [tokens, ffn]");
-  impl::with_packet_width<Space>(
-      ffn,
-      [&](auto width) {
-        launch(
-            stream, "swiglu/backward",
-            {backend::read(gate_up), backend::read(output_gradient), backend::write(gate_up_gradient)},
-            backend::Teams<row_threads>{tokens},
-            SwigluBackward<width, T>{gate_up.data(), output_gradient.data(), gate_up_gradient.data(), ffn});
-      },
-      gate_up.data(), output_gradient.data(), gate_up_gradient.data());
+  launch_gated_backward<Space, T>(stream, "swiglu/backward", impl::Swiglu<Accumulator<T>>{}, gate_up,
+                                  output_gradient, gate_up_gradient);
+}
+
+template <class Space, class T>
+void swiglu_clamped_forward(Stream<Space>& stream, double limit, Matrix<const T, Space> gate_up,
+                            Matrix<T, Space> output) {
+  launch_gated_forward<Space, T>(stream, "swiglu_clamped/forward", clamped_formula<T>(limit), gate_up,
+                                 output);
+}
+
+template <class Space, class T>
+void swiglu_clamped_backward(Stream<Space>& stream, double limit, Matrix<const T, Space> gate_up,
+                             Matrix<const T, Space> output_gradient, Matrix<T, Space> gate_up_gradient) {
+  launch_gated_backward<Space, T>(stream, "swiglu_clamped/backward", clamped_formula<T>(limit), gate_up,
+                                  output_gradient, gate_up_gradient);
+}
+
+template <class Space, class T>
+void relu_squared_forward(Stream<Space>& stream, Matrix<const T, Space> input, Matrix<T, Space> output) {
+  const std::int64_t rows = impl::rows_of(input), columns = impl::columns_of(input);
+  impl::require_shape(impl::is_matrix(input, rows, columns) && impl::is_matrix(output, rows, columns),
+                      "relu_squared_forward: input and output must have the same shape");
+  impl::launch_map(stream, "relu_squared/forward", ReluSquaredForward<Accumulator<T>>{}, rows * columns,
+                   output.data(), input.data());
+}
+
+template <class Space, class T>
+void relu_squared_backward(Stream<Space>& stream, Matrix<const T, Space> input,
+                           Matrix<const T, Space> output_gradient, Matrix<T, Space> input_gradient) {
+  const std::int64_t rows = impl::rows_of(input), columns = impl::columns_of(input);
+  impl::require_shape(impl::is_matrix(input, rows, columns) &&
+                          impl::is_matrix(output_gradient, rows, columns) &&
+                          impl::is_matrix(input_gradient, rows, columns),
+                      "relu_squared_backward: input and gradients must have the same shape");
+  impl::launch_map(stream, "relu_squared/backward", ReluSquaredBackward<Accumulator<T>>{}, rows * columns,
+                   input_gradient.data(), input.data(), output_gradient.data());
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
@@ -181,7 +244,14 @@ void swiglu_backward(Stream<Space>& stream, Matrix<const T, Space> gate_up,
                                         Matrix<const T, SPACE>, Matrix<T, SPACE>);                        \
   template void swiglu_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<T, SPACE>);       \
   template void swiglu_backward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<const T, SPACE>, \
-                                          Matrix<T, SPACE>);
+                                          Matrix<T, SPACE>);                                              \
+  template void swiglu_clamped_forward<SPACE, T>(Stream<SPACE>&, double, Matrix<const T, SPACE>,          \
+                                                 Matrix<T, SPACE>);                                       \
+  template void swiglu_clamped_backward<SPACE, T>(Stream<SPACE>&, double, Matrix<const T, SPACE>,         \
+                                                  Matrix<const T, SPACE>, Matrix<T, SPACE>);              \
+  template void relu_squared_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>, Matrix<T, SPACE>); \
+  template void relu_squared_backward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>,                   \
+                                                Matrix<const T, SPACE>, Matrix<T, SPACE>);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

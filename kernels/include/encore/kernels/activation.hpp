@@ -29,4 +29,24 @@ template <class Space, class T>
 void swiglu_backward(Stream<Space>& stream, Matrix<const T, Space> gate_up,
                      Matrix<const T, Space> output_gradient, Matrix<T, Space> gate_up_gradient);
 
+/// output = g / (1 + exp(-1.702 g)) * (u + 1) with g = min(gate, limit) and u = up held within [-limit, limit]: that
+/// of GPT-OSS. Shapes as swiglu_forward; limit above 0.
+template <class Space, class T>
+void swiglu_clamped_forward(Stream<Space>& stream, double limit, Matrix<const T, Space> gate_up,
+                            Matrix<T, Space> output);
+
+/// Gradient with respect to gate and up; none flows past a limit. Shapes as swiglu_backward.
+template <class Space, class T>
+void swiglu_clamped_backward(Stream<Space>& stream, double limit, Matrix<const T, Space> gate_up,
+                             Matrix<const T, Space> output_gradient, Matrix<T, Space> gate_up_gradient);
+
+/// output = max(input, 0)^2. Both [rows, columns]; output may be input. So et al., "Primer", 2021.
+template <class Space, class T>
+void relu_squared_forward(Stream<Space>& stream, Matrix<const T, Space> input, Matrix<T, Space> output);
+
+/// input_gradient = output_gradient * 2 max(input, 0). All [rows, columns]; input_gradient may be either input.
+template <class Space, class T>
+void relu_squared_backward(Stream<Space>& stream, Matrix<const T, Space> input,
+                           Matrix<const T, Space> output_gradient, Matrix<T, Space> input_gradient);
+
 }  // namespace encore::kernels
