@@ -9,17 +9,16 @@ namespace {
 
 template <class A>
 struct RopeTables {
-  double theta;
+  RopeFrequencies frequencies;
   A* cosine;
   A* sine;
   std::int64_t half;
 
   KOKKOS_FUNCTION void operator()(std::int64_t entry) const {
     const std::int64_t position = entry / half, pair = entry - position * half;
-    const double frequency = Kokkos::pow(theta, -static_cast<double>(pair) / static_cast<double>(half));
-    const double angle = static_cast<double>(position) * frequency;
-    cosine[entry] = static_cast<A>(Kokkos::cos(angle));
-    sine[entry] = static_cast<A>(Kokkos::sin(angle));
+    const double angle = static_cast<double>(position) * frequencies.of(pair, half);
+    cosine[entry] = static_cast<A>(frequencies.scale * Kokkos::cos(angle));
+    sine[entry] = static_cast<A>(frequencies.scale * Kokkos::sin(angle));
   }
 };
 
@@ -119,12 +118,13 @@ void launch_rope(Stream<Space>& stream, const char* label, Matrix<const Accumula
 }  // namespace
 
 template <class Space, class A>
-void rope_tables(Stream<Space>& stream, double theta, Matrix<A, Space> cosine, Matrix<A, Space> sine) {
+void rope_tables(Stream<Space>& stream, const RopeFrequencies& frequencies, Matrix<A, Space> cosine,
+                 Matrix<A, Space> sine) {
   const std::int64_t sequence = impl::rows_of(cosine), half = impl::columns_of(cosine);
   impl::require_shape(impl::is_matrix(cosine, sequence, half) && impl::is_matrix(sine, sequence, half),
                       "rope_tables: cosine and sine must both be [sequence, head_dim / 2]");
   launch(stream, "rope/tables", {backend::write(cosine), backend::write(sine)},
-         backend::Range{sequence * half}, RopeTables<A>{theta, cosine.data(), sine.data(), half});
+         backend::Range{sequence * half}, RopeTables<A>{frequencies, cosine.data(), sine.data(), half});
 }
 
 template <class Space, class T>
@@ -154,11 +154,13 @@ void rope(Stream<Space>& stream, RopeStyle style, Matrix<const Accumulator<T>, S
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 
-#define ENCORE_INSTANTIATE(SPACE) \
-  template void rope_tables<SPACE, float>(Stream<SPACE>&, double, Matrix<float, SPACE>, Matrix<float, SPACE>);
+#define ENCORE_INSTANTIATE(SPACE)                                                                       \
+  template void rope_tables<SPACE, float>(Stream<SPACE>&, const RopeFrequencies&, Matrix<float, SPACE>, \
+                                          Matrix<float, SPACE>);
 ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
-ENCORE_IF_SERIAL(template void rope_tables<Kokkos::Serial, double>(Stream<Kokkos::Serial>&, double,
+ENCORE_IF_SERIAL(template void rope_tables<Kokkos::Serial, double>(Stream<Kokkos::Serial>&,
+                                                                   const RopeFrequencies&,
                                                                    Matrix<double, Kokkos::Serial>,
                                                                    Matrix<double, Kokkos::Serial>);)
 
