@@ -7,6 +7,7 @@
 #include "random_values.hpp"
 #include "typed.hpp"
 
+#include <algorithm>
 #include <numbers>
 
 using namespace encore;
@@ -155,6 +156,74 @@ TEST_CASE("SwiGLU multiplies the activated first half of a row with its second h
   });
 }
 
+TEST_CASE("clamped SwiGLU is that of GPT-OSS, and no gradient flows past a limit") {
+  HostAgreement agreement;
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
+    for (const Shape& shape : shapes) {
+      const std::string name = name_of<T>(shape);
+      INFO(name);
+      const auto [rows, ffn] = shape;
+      const double limit = 1.5;
+      const auto x = normal_values<T>(rows * 2 * ffn, 1, 0, 2), dy = normal_values<T>(rows * ffn, 2);
+      std::vector<double> y(rows * ffn), dx(rows * 2 * ffn);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < ffn; ++c) {
+          const double gate = x[r * 2 * ffn + c], up = x[r * 2 * ffn + ffn + c], d = dy[r * ffn + c];
+          const double g = std::min(gate, limit), u = std::clamp(up, -limit, limit);
+          const double s = 1 / (1 + std::exp(-1.702 * g));
+          y[r * ffn + c] = g * s * (u + 1);
+          dx[r * 2 * ffn + c] = gate > limit ? 0 : d * (u + 1) * s * (1 + 1.702 * g * (1 - s));
+          dx[r * 2 * ffn + ffn + c] = std::abs(up) > limit ? 0 : d * g * s;
+        }
+      KernelRun<Space> run;
+      const auto gate_up = run.template input<T>(x, 2 * ffn);
+      const auto gradient = run.template input<T>(dy, ffn);
+      const auto output = run.template output<T>(rows, ffn);
+      const auto gate_up_gradient = run.template output<T>(rows, 2 * ffn);
+      const auto in_place = run.template in_out<T>(x, 2 * ffn);
+      agreement.add<Space>(name, run.execute([&] {
+        kernels::swiglu_clamped_forward<Space, T>(run.stream(), limit, gate_up, output);
+        kernels::swiglu_clamped_backward<Space, T>(run.stream(), limit, gate_up, gradient, gate_up_gradient);
+        kernels::swiglu_clamped_backward<Space, T>(run.stream(), limit, in_place, gradient, in_place);
+      }));
+      check_close(run.values(output), y, tolerance<T>());
+      check_close(run.values(gate_up_gradient), dx, tolerance<T>());
+      CHECK(run.values(in_place) == run.values(gate_up_gradient));
+    }
+  });
+}
+
+TEST_CASE("squared ReLU and its gradient agree with the closed forms, in place too") {
+  HostAgreement agreement;
+  for_each_space_and_type([&]<class Space, class T>(Types<Space, T>) {
+    for (const Shape& shape : shapes) {
+      const std::string name = name_of<T>(shape);
+      INFO(name);
+      const auto x = normal_values<T>(shape.rows * shape.columns, 1, 0, 2);
+      const auto dy = normal_values<T>(shape.rows * shape.columns, 2);
+      std::vector<double> y(x.size()), dx(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        y[i] = std::max(x[i], 0.0) * std::max(x[i], 0.0);
+        dx[i] = dy[i] * 2 * std::max(x[i], 0.0);
+      }
+      KernelRun<Space> run;
+      const auto input = run.template input<T>(x, shape.columns);
+      const auto gradient = run.template input<T>(dy, shape.columns);
+      const auto output = run.template output<T>(shape.rows, shape.columns);
+      const auto input_gradient = run.template output<T>(shape.rows, shape.columns);
+      const auto in_place = run.template in_out<T>(x, shape.columns);
+      agreement.add<Space>(name, run.execute([&] {
+        kernels::relu_squared_forward<Space, T>(run.stream(), input, output);
+        kernels::relu_squared_backward<Space, T>(run.stream(), input, gradient, input_gradient);
+        kernels::relu_squared_backward<Space, T>(run.stream(), in_place, gradient, in_place);
+      }));
+      check_close(run.values(output), y, tolerance<T>());
+      check_close(run.values(input_gradient), dx, tolerance<T>());
+      CHECK(run.values(in_place) == run.values(input_gradient));
+    }
+  });
+}
+
 #if defined(KOKKOS_ENABLE_SERIAL)
 TEST_CASE("activation gradients in double agree with finite differences") {
   using Space = backend::Serial;
@@ -188,6 +257,39 @@ TEST_CASE("activation gradients in double agree with finite differences") {
         return weighted_sum(forward.values(out), c_half);
       },
       x, run.values(gradient));
+  // Points at a limit have no derivative: keep away from 1 and from 0.
+  std::vector<double> apart = x;
+  for (double& value : apart)
+    if (std::abs(std::abs(value) - 1) < 0.01 || std::abs(value) < 0.01) value += 0.05;
+  KernelRun<Space> others;
+  const auto apart_input = others.input<double>(apart, 6), all_weights = others.input<double>(c, 6);
+  const auto half_weights = others.input<double>(c_half, 3);
+  const auto clamped_gradient = others.output<double>(4, 6), squared_gradient = others.output<double>(4, 6);
+  others.execute([&] {
+    kernels::swiglu_clamped_backward<Space, double>(others.stream(), 1.0, apart_input, half_weights,
+                                                    clamped_gradient);
+    kernels::relu_squared_backward<Space, double>(others.stream(), apart_input, all_weights,
+                                                  squared_gradient);
+  });
+  check_gradient(
+      [&](const std::vector<double>& point) {
+        KernelRun<Space> forward;
+        const auto in = forward.input<double>(point, 6);
+        const auto out = forward.output<double>(4, 3);
+        forward.execute(
+            [&] { kernels::swiglu_clamped_forward<Space, double>(forward.stream(), 1.0, in, out); });
+        return weighted_sum(forward.values(out), c_half);
+      },
+      apart, others.values(clamped_gradient));
+  check_gradient(
+      [&](const std::vector<double>& point) {
+        KernelRun<Space> forward;
+        const auto in = forward.input<double>(point, 6);
+        const auto out = forward.output<double>(4, 6);
+        forward.execute([&] { kernels::relu_squared_forward<Space, double>(forward.stream(), in, out); });
+        return weighted_sum(forward.values(out), c);
+      },
+      apart, others.values(squared_gradient));
 }
 #endif
 
@@ -199,6 +301,10 @@ TEST_CASE("activations refuse shapes that do not fit before anything runs") {
     CHECK_THROWS_AS((kernels::gelu_forward<Space, float>(run.stream(), Gelu::tanh, input, output)),
                     ConfigurationError);
     CHECK_THROWS_AS((kernels::swiglu_forward<Space, float>(run.stream(), input, output)), ConfigurationError);
+    CHECK_THROWS_AS((kernels::swiglu_clamped_forward<Space, float>(run.stream(), 7.0, input, output)),
+                    ConfigurationError);
+    CHECK_THROWS_AS((kernels::relu_squared_forward<Space, float>(run.stream(), input, output)),
+                    ConfigurationError);
     CHECK(run.stream().counters().launches == 0);
   });
 }

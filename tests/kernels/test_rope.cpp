@@ -97,6 +97,101 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("YaRN's frequencies and scale are those of Hugging Face") {
+  // _compute_yarn_parameters of transformers 5.24, in float32: that of GPT-OSS, and a head whose ramp has whole ends.
+  struct Case {
+    double theta;
+    std::int64_t head_dim;
+    kernels::YarnOptions options;
+    double scale;
+    std::vector<double> frequencies;
+  };
+  const std::vector<Case> cases{{150000,
+                                 64,
+                                 {32, 4096, 32, 1, false, 0},
+                                 1.3465735902799727,
+                                 {1.0,
+                                  0.689044297,
+                                  0.47478205,
+                                  0.327145875,
+                                  0.225418001,
+                                  0.155322984,
+                                  0.107024424,
+                                  0.0737445652,
+                                  0.0508132726,
+                                  0.0317056961,
+                                  0.0193349998,
+                                  0.0115920492,
+                                  0.00679495931,
+                                  0.00386035908,
+                                  0.00209379266,
+                                  0.00105260219,
+                                  0.000456483918,
+                                  0.000129318694,
+                                  3.83088118e-05,
+                                  2.63964685e-05,
+                                  1.8188337e-05,
+                                  1.25325696e-05,
+                                  8.63549576e-06,
+                                  5.95023948e-06,
+                                  4.09997847e-06,
+                                  2.82506676e-06,
+                                  1.94659629e-06,
+                                  1.34129095e-06,
+                                  9.24208962e-07,
+                                  6.36820914e-07,
+                                  4.38797855e-07,
+                                  3.0235114e-07}},
+                                {10000,
+                                 16,
+                                 {4, 256, 16, 2, true, 1.3},
+                                 1.3,
+                                 {1.0, 0.237170815, 0.049999997, 0.00790569466, 0.00249999994, 0.000790569466,
+                                  0.000250000012, 7.90569466e-05}}};
+  for (const Case& c : cases) {
+    const auto frequencies = kernels::yarn_frequencies(c.theta, c.head_dim, c.options);
+    CHECK(frequencies.scale == doctest::Approx(c.scale).epsilon(1e-12));
+    for (std::int64_t pair = 0; pair < c.head_dim / 2; ++pair) {
+      const double expected = c.frequencies[static_cast<std::size_t>(pair)];
+      CHECK(std::abs(frequencies.of(pair, c.head_dim / 2) - expected) <= 1e-6 * expected);
+    }
+  }
+}
+
+TEST_CASE("rotary tables take YaRN's frequencies and scale; a factor of one is no stretch at all") {
+  for_each_space([]<class Space>(Types<Space>) {
+    const std::int64_t sequence = 300, pairs = 16;
+    const auto frequencies = kernels::yarn_frequencies(1e4, 2 * pairs, {8, 64, 32, 1, false, 0});
+    KernelRun<Space> run;
+    const auto cosine = run.template output<float>(sequence, pairs),
+               sine = run.template output<float>(sequence, pairs);
+    const auto plain_cosine = run.template output<float>(sequence, pairs),
+               plain_sine = run.template output<float>(sequence, pairs);
+    const auto same_cosine = run.template output<float>(sequence, pairs),
+               same_sine = run.template output<float>(sequence, pairs);
+    run.execute([&] {
+      kernels::rope_tables<Space, float>(run.stream(), frequencies, cosine, sine);
+      kernels::rope_tables<Space, float>(run.stream(), 1e4, plain_cosine, plain_sine);
+      kernels::rope_tables<Space, float>(run.stream(),
+                                         kernels::yarn_frequencies(1e4, 2 * pairs, {1, 64, 32, 1, true, 0}),
+                                         same_cosine, same_sine);
+    });
+    const auto c = run.values(cosine), s = run.values(sine);
+    double largest = 0;
+    for (std::int64_t p = 0; p < sequence; ++p)
+      for (std::int64_t i = 0; i < pairs; ++i) {
+        const double angle = static_cast<double>(p) * frequencies.of(i, pairs);
+        largest = std::max({largest, std::abs(c[p * pairs + i] - frequencies.scale * std::cos(angle)),
+                            std::abs(s[p * pairs + i] - frequencies.scale * std::sin(angle))});
+      }
+    CHECK(largest <= 2e-7);
+    check_close(run.values(same_cosine), run.values(plain_cosine), {1e-7, 1e-7});
+    check_close(run.values(same_sine), run.values(plain_sine), {1e-7, 1e-7});
+  });
+  CHECK_THROWS_AS(kernels::yarn_frequencies(1e4, 32, {8, 0, 32, 1, true, 0}), ConfigurationError);
+  CHECK_THROWS_AS(kernels::yarn_frequencies(1e4, 32, {0.5, 64, 32, 1, true, 0}), ConfigurationError);
+}
+
 #if defined(KOKKOS_ENABLE_SERIAL)
 TEST_CASE("RoPE's inverse is its gradient: it agrees with finite differences in double") {
   using Space = backend::Serial;

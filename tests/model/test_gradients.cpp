@@ -53,7 +53,7 @@ class DoubleStep {
         return backend::Matrix<double, Space>(data(id), static_cast<std::size_t>(table.shape[0]),
                                               static_cast<std::size_t>(table.shape[1]));
       };
-      kernels::rope_tables<Space, double>(device_.stream(), configuration.model.rope_theta,
+      kernels::rope_tables<Space, double>(device_.stream(), model::rope_frequencies(configuration.model),
                                           view(step_.rope_cosine), view(step_.rope_sine));
     }
     const Batch batch = random_batch(configuration, 0);

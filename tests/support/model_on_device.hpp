@@ -115,7 +115,7 @@ class ModelOnDevice {
                                              static_cast<std::size_t>(table.shape[0]),
                                              static_cast<std::size_t>(table.shape[1]));
       };
-      kernels::rope_tables<Space, float>(device.stream(), configuration_.model.rope_theta,
+      kernels::rope_tables<Space, float>(device.stream(), model::rope_frequencies(configuration_.model),
                                          view(step.rope_cosine), view(step.rope_sine));
     }
     const auto& train = configuration_.train;

@@ -1,80 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "attention_geometry.hpp"
 #include "operations.hpp"
 
-#include <encore/kernels/rope.hpp>
-
-#include <cmath>
+#include <encore/kernels/attention_sinks.hpp>
 
 namespace encore::model {
 
 namespace {
 
-/// What the attention segments' bodies need to know of the model.
-struct AttentionGeometry {
-  backend::AttentionShape shape;
-  bool rotary;
-  kernels::RopeStyle style;
-  double epsilon;
-  bool drops;
-  bool drops_attention;
-
-  std::int64_t row() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
-
-  /// Queries, keys and values lie side by side in each token's row.
-  template <class T>
-  backend::HeadsOperand<T> in_projected(T* data, std::int64_t first_head) const {
-    return {data + first_head * shape.head_dim, shape.tokens * row(), row(), shape.head_dim};
-  }
-  template <class T>
-  backend::HeadsOperand<T> in_context(T* data) const {
-    const std::int64_t width = shape.heads * shape.head_dim;
-    return {data, shape.tokens * width, width, shape.head_dim};
-  }
-};
-
-template <class Space, class T, class G>
-AttentionGeometry geometry_of(const StackBuilder<Space, T, G>& builder) {
-  const ModelConfiguration& model = builder.model;
-  return {{builder.shape.sequences, builder.shape.tokens, model.heads, model.kv_heads, model.head_dim,
-           static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_dim)))},
-          model.position != Position::learned,
-          model.position == Position::rope_interleaved ? kernels::RopeStyle::interleaved
-                                                       : kernels::RopeStyle::half_split,
-          model.norm_epsilon,
-          builder.drops(),
-          builder.drops_attention()};
-}
-
-/// Rotates (or rotates back) the queries and keys in place.
-template <class Space, class T>
-void rotate(Execution<Space>& x, const AttentionGeometry& geometry, BufferId cosine, BufferId sine,
-            BufferId projected, bool inverse) {
-  kernels::rope<Space, T>(x.stream(), geometry.style, x.template matrix<const Accumulator<T>>(cosine),
-                          x.template matrix<const Accumulator<T>>(sine), x.template pointer<T>(projected),
-                          geometry.shape.batch * geometry.shape.tokens, geometry.shape.tokens,
-                          geometry.shape.heads + geometry.shape.kv_heads, geometry.shape.head_dim,
-                          geometry.row(), inverse);
-}
-
-template <class Space>
-backend::AttentionDropout dropout_of(Execution<Space>& x, const AttentionGeometry& geometry,
-                                     BufferId probability, std::uint32_t segment) {
-  if (!geometry.drops_attention) return {};
-  return {x.template pointer<const double>(probability), x.device().random().state("default"), segment};
-}
-
 /// Adds what a block computes from its input before the output projection.
 template <class Space, class T, class G>
 void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name, AttentionBuffers& b) {
-  const AttentionGeometry geometry = geometry_of(builder);
+  const AttentionGeometry geometry = geometry_of(builder, b.window);
   const std::int64_t tokens = builder.tokens();
   b.normalized = builder.template add<T>(name + "/normalized", {tokens, builder.model.hidden});
   b.statistics = builder.statistics(name + "/norm");
   b.projected = builder.template add<T>(name + "/qkv", {tokens, geometry.row()});
+  if (geometry.normalizes)
+    b.rotated = builder.template add<T>(name + "/rotated", {tokens, geometry.rotated_row()});
+  if (b.sinks && !std::is_same_v<T, Accumulator<T>>)
+    b.sink_logits = builder.template add<Accumulator<T>>(name + "/sink_logits", {geometry.shape.heads});
   b.context =
       builder.template add<T>(name + "/context", {tokens, geometry.shape.heads * geometry.shape.head_dim});
   b.log_sum_exp = builder.template add<Accumulator<T>>(
       name + "/log_sum_exp", {geometry.shape.batch, geometry.shape.heads, geometry.shape.tokens});
+}
+
+/// The sinks in the attention's own type; null without any.
+template <class T, class Space>
+const Accumulator<T>* sinks_of(Execution<Space>& x, const AttentionBuffers& b) {
+  if (!b.sinks) return nullptr;
+  return x.template pointer<const Accumulator<T>>(b.sink_logits.value_or(b.sinks->value));
 }
 
 /// Appends the segment that computes the temporaries, and the result where there is to be one.
@@ -82,32 +38,34 @@ template <class Space, class T, class G>
 void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, const std::string& name,
                         const AttentionBuffers& b, std::optional<BufferId> result) {
   using Ops = Operations<Space, T>;
-  const AttentionGeometry geometry = geometry_of(builder);
+  const AttentionGeometry geometry = geometry_of(builder, b.window);
   std::optional<BufferId> undropped;
   if (geometry.drops && result)
     undropped = builder.template add<T>(name + "/undropped", {builder.tokens(), builder.model.hidden});
   const BufferId probability = builder.scalar("dropout");
   const BufferId attention_probability = builder.scalar("attention_dropout");
   const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
-  segment.reads = buffers_of(b.input, b.norm.weight.value, value_of(b.norm.bias), b.qkv.weight.value,
-                             value_of(b.qkv.bias));
+  segment.reads =
+      buffers_of(b.input, b.norm.weight.value, value_of(b.norm.bias), b.qkv.weight.value,
+                 value_of(b.qkv.bias), value_of(b.query_norm), value_of(b.key_norm), value_of(b.sinks));
   if (result) append(segment.reads, b.output.weight.value);
   if (result) append(segment.reads, value_of(b.output.bias));
   for (const BufferId id : {cosine, sine, probability, attention_probability}) append(segment.reads, id);
-  segment.writes =
-      buffers_of(result, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp, undropped);
+  segment.writes = buffers_of(result, b.normalized, b.statistics, b.projected, b.rotated, b.sink_logits,
+                              b.context, b.log_sum_exp, undropped);
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, geometry.epsilon);
     Ops::linear_forward(x, "encore::attn::qkv", b.qkv, b.normalized, b.projected);
-    if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, b.projected, false);
-    const T* projected = x.template pointer<const T>(b.projected);
+    HeadOperations<Space, T>{geometry, cosine, sine}.forward(x, b);
+    if (b.sink_logits)
+      kernels::attention_sinks_forward<Space, T>(x.stream(), x.template vector<const T>(b.sinks->value),
+                                                 x.template vector<Accumulator<T>>(*b.sink_logits));
+    const AttentionInputs<T> inputs = inputs_of<T>(x, geometry, b);
     x.device().attention().template forward<T>(
         x.stream(), geometry.shape,
-        dropout_of(x, geometry, attention_probability, b.attention_dropout_segment),
-        geometry.in_projected(projected, 0), geometry.in_projected(projected, geometry.shape.heads),
-        geometry.in_projected(projected, geometry.shape.heads + geometry.shape.kv_heads),
-        geometry.in_context(x.template pointer<T>(b.context)),
-        x.template pointer<Accumulator<T>>(b.log_sum_exp));
+        dropout_of(x, geometry, attention_probability, b.attention_dropout_segment), inputs.query, inputs.key,
+        inputs.value, geometry.in_context(x.template pointer<T>(b.context)),
+        x.template pointer<Accumulator<T>>(b.log_sum_exp), sinks_of<T>(x, b));
     if (!result) return;
     Ops::linear_onto_residual(x, "encore::attn::output", b.output, b.context, b.input, undropped, *result,
                               probability, b.dropout_segment);
@@ -118,13 +76,19 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
 
 template <class Space, class T, class G>
 AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
-                                          std::int64_t layer, BufferId input) {
+                                          std::int64_t layer, BufferId input, std::int64_t window) {
   const std::string parameters = "layer." + std::to_string(layer) + "/attn";
   const std::string name = builder.prefix(microbatch) + parameters;
   AttentionBuffers b{};
   b.norm = builder.norm(parameters + "/norm");
   b.qkv = builder.linear(parameters + "/qkv");
   b.output = builder.linear(parameters + "/output");
+  if (builder.model.query_key_norm) {
+    b.query_norm = builder.parameter(parameters + "/query_norm.weight");
+    b.key_norm = builder.parameter(parameters + "/key_norm.weight");
+  }
+  if (builder.model.attention_sinks) b.sinks = builder.parameter(parameters + "/sinks");
+  b.window = window;
   b.input = input;
   b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
   b.attention_dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::attention);
@@ -170,7 +134,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/attn";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
-  const AttentionGeometry geometry = geometry_of(builder);
+  const AttentionGeometry geometry = geometry_of(builder, b.window);
   const bool delayed = builder.shape.delay_weight_gradients;
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
     return builder.template add<T>(name + suffix, {tokens, columns});
@@ -191,6 +155,13 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
           builder.device.attention().template workspace_bytes<T>(geometry.shape, sizing))});
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
       name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
+  std::optional<BufferId> head_workspace, sinks_workspace;
+  if (b.rotated)
+    head_workspace = builder.template add<Accumulator<T>>(
+        name + "/head_norm_workspace", {kernels::head_norm_workspace_rows(tokens), geometry.shape.head_dim});
+  if (b.sinks)
+    sinks_workspace = builder.template add<Accumulator<T>>(
+        name + "/sinks_workspace", {kernels::attention_sinks_workspace_rows(tokens), geometry.shape.heads});
   std::vector<LinearGradient> weights{
       linear_gradient(builder, name + "/output_bias_workspace", "encore::attn::output_wgrad", b.output,
                       b.context, output_gradient.value),
@@ -202,17 +173,21 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
   const BufferId attention_probability = builder.scalar("attention_dropout");
   const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
   const bool accumulate = builder.accumulates(b.norm);
+  for (const auto& parameter : {b.query_norm, b.key_norm, b.sinks})
+    if (parameter) builder.accumulates(*parameter);  // always written together with the norm
   std::vector<BufferId> writes =
       buffers_of(residual, output_gradient.dropped, output_gradient.kept, context_gradient,
                  projected_gradient, normalized_gradient, attention_workspace, norm_workspace,
-                 b.norm.weight.gradient, gradient_of(b.norm.bias));
+                 b.norm.weight.gradient, gradient_of(b.norm.bias), head_workspace, sinks_workspace,
+                 gradient_of(b.query_norm), gradient_of(b.key_norm), gradient_of(b.sinks));
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
       {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
        static_cast<std::int32_t>(microbatch),
        buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,
                   b.norm.weight.value, b.qkv.weight.value, b.output.weight.value, cosine, sine, probability,
-                  attention_probability),
+                  attention_probability, b.rotated, value_of(b.query_norm), value_of(b.key_norm),
+                  value_of(b.sinks)),
        writes},
       [=](Execution<Space>& x) {
         Ops::fill_branch_gradient(x, "encore::attn::output_gradient", output_gradient, residual, probability,
@@ -220,21 +195,27 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
         Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient.value,
                                    context_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
-        const T* projected = x.template pointer<const T>(b.projected);
+        if (b.sinks)
+          kernels::attention_sinks_backward<Space, T, G>(
+              x.stream(), x.template vector<const T>(b.sinks->value), x.template matrix<const T>(b.context),
+              x.template matrix<const T>(context_gradient),
+              x.template matrix<const Accumulator<T>>(b.log_sum_exp),
+              x.template vector<G>(*b.sinks->gradient), x.template matrix<Accumulator<T>>(*sinks_workspace),
+              accumulate);
+        const AttentionInputs<T> inputs = inputs_of<T>(x, geometry, b);
         T* gradient = x.template pointer<T>(projected_gradient);
         const std::int64_t keys = geometry.shape.heads, values = keys + geometry.shape.kv_heads;
         x.device().attention().template backward<T>(
             x.stream(), geometry.shape,
-            dropout_of(x, geometry, attention_probability, b.attention_dropout_segment),
-            geometry.in_projected(projected, 0), geometry.in_projected(projected, keys),
-            geometry.in_projected(projected, values),
-            geometry.in_context(x.template pointer<const T>(b.context)),
+            dropout_of(x, geometry, attention_probability, b.attention_dropout_segment), inputs.query,
+            inputs.key, inputs.value, geometry.in_context(x.template pointer<const T>(b.context)),
             x.template pointer<const Accumulator<T>>(b.log_sum_exp),
             geometry.in_context(x.template pointer<const T>(context_gradient)),
             geometry.in_projected(gradient, 0), geometry.in_projected(gradient, keys),
             geometry.in_projected(gradient, values),
             reinterpret_cast<std::byte*>(x.template pointer<std::uint8_t>(attention_workspace)));
-        if (geometry.rotary) rotate<Space, T>(x, geometry, cosine, sine, projected_gradient, true);
+        HeadOperations<Space, T>{geometry, cosine, sine}.template backward<G>(x, b, projected_gradient,
+                                                                              head_workspace, accumulate);
         Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
                                    normalized_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
@@ -247,7 +228,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
 
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                                      \
   template AttentionBuffers append_attention_forward(StackBuilder<SPACE, T, G>&, std::int64_t, std::int64_t, \
-                                                     BufferId);                                              \
+                                                     BufferId, std::int64_t);                                \
   template AttentionBuffers append_attention_recompute(StackBuilder<SPACE, T, G>&, std::int64_t,             \
                                                        std::int64_t, const AttentionBuffers&, bool);         \
   template std::vector<LinearGradient> append_attention_backward(                                            \

@@ -76,7 +76,7 @@ void StackBuilder<Space, T, G>::add_inputs() {
   step.label_count = add<double>("label_count", {1}, BufferKind::metric);
   if (training()) step.gradient_norm = add<double>("gradient_norm", {1}, BufferKind::metric);
 
-  const bool rotary = model.position != Position::learned;
+  const bool rotary = has_rotation(model);
   const std::vector<std::int64_t> table{rotary ? shape.tokens : 0, rotary ? model.head_dim / 2 : 0};
   step.rope_cosine = add<Accumulator<T>>("rope/cosine", table, BufferKind::state);
   step.rope_sine = add<Accumulator<T>>("rope/sine", table, BufferKind::state);

@@ -26,6 +26,10 @@ using graph::Segment;
 template <class T>
 using Accumulator = backend::Accumulator<T>;
 
+inline bool has_rotation(const ModelConfiguration& model) {
+  return model.position == Position::rope_half_split || model.position == Position::rope_interleaved;
+}
+
 /// A parameter and, when training, its gradient.
 struct ParameterBuffers {
   BufferId value;
@@ -145,11 +149,16 @@ struct AttentionBuffers {
   NormBuffers norm;
   LinearBuffers qkv;
   LinearBuffers output;
-  BufferId input;  ///< residual stream before and after the block
+  std::optional<ParameterBuffers> query_norm, key_norm;  ///< [head_dim]
+  std::optional<ParameterBuffers> sinks;                 ///< [heads]
+  std::int64_t window = 0;                               ///< positions that a query sees; 0: all
+  BufferId input;                                        ///< residual stream before and after the block
   BufferId result;
   BufferId normalized;
   NormStatistics statistics;
-  BufferId projected;  ///< queries, keys and values, rotated
+  BufferId projected;                   ///< queries, keys and values; rotated, but for `rotated`
+  std::optional<BufferId> rotated;      ///< normalized and rotated queries and keys
+  std::optional<BufferId> sink_logits;  ///< the sinks in the attention's own type, where that is not T
   BufferId context;
   BufferId log_sum_exp;
   std::uint32_t attention_dropout_segment = 0;
@@ -229,7 +238,7 @@ void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
                                const EmbeddingBuffers& buffers, BufferId residual);
 template <class Space, class T, class G>
 AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
-                                          std::int64_t layer, BufferId input);
+                                          std::int64_t layer, BufferId input, std::int64_t window);
 template <class Space, class T, class G>
 AttentionBuffers append_attention_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
                                             std::int64_t layer, const AttentionBuffers& forward,

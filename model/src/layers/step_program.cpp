@@ -84,9 +84,10 @@ class Passes {
 
   BlockBuffers block_forward(std::int64_t number, std::int64_t layer, Block block, BufferId input) {
     switch (block) {
-      case Block::attention: return append_attention_forward(builder_, number, layer, input);
-      case Block::mlp: return append_mlp_forward(builder_, number, layer, input);
+      case Block::attention: return append_attention_forward(builder_, number, layer, input, 0);
       case Block::windowed_attention:
+        return append_attention_forward(builder_, number, layer, input, builder_.model.sliding_window);
+      case Block::mlp: return append_mlp_forward(builder_, number, layer, input);
       case Block::experts:
       case Block::mamba: break;
     }

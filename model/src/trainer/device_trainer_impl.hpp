@@ -100,7 +100,7 @@ void DeviceTrainer<Space, T, G>::allocate() {
     const auto rows = static_cast<std::size_t>(table.shape[0]),
                columns = static_cast<std::size_t>(table.shape[1]);
     auto* data = reinterpret_cast<A*>(rope_.data());
-    kernels::rope_tables<Space, A>(stream, configuration_.model.rope_theta,
+    kernels::rope_tables<Space, A>(stream, rope_frequencies(configuration_.model),
                                    backend::Matrix<A, Space>(data, rows, columns),
                                    backend::Matrix<A, Space>(data + rows * columns, rows, columns));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <encore/graph/program.hpp>
+#include <encore/kernels/rope.hpp>
 #include <encore/model/files/configuration.hpp>
 #include <encore/model/files/parameter_layout.hpp>
 
@@ -70,6 +71,9 @@ struct StepProgram {
   // Evaluation only: [sequences, tokens, vocab] of each microbatch.
   std::vector<graph::BufferId> logits;
 };
+
+/// What the rotary tables of a program must be made from, if it has any.
+kernels::RopeFrequencies rope_frequencies(const ModelConfiguration& model);
 
 /// Builds the program: forward and backward of every microbatch through every chunk of layers, in the order of
 /// merged_order() (one stage: microbatch by microbatch), then (training) the gradient norm, AdamW, and the
