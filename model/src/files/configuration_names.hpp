@@ -35,16 +35,16 @@ template <>
 inline constexpr std::array<std::string_view, 6> names_of<GraphModule> = {
     "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"};
 template <>
-inline constexpr std::array<std::string_view, 3> names_of<RecomputeModule> = {"attn", "mlp", "full"};
+inline constexpr std::array<std::string_view, 5> names_of<RecomputeModule> = {"attn", "mlp", "moe", "mamba",
+                                                                              "full"};
 template <>
 inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = {"separate", "joined",
                                                                                  "eager"};
 template <>
 inline constexpr std::array<std::string_view, 2> names_of<AboveLargest> = {"eager", "refuse"};
 
-inline constexpr std::array<std::string_view, 2> families = {"gpt2", "llama"};
-inline constexpr std::array<std::string_view, 5> families_to_come = {"qwen3", "qwen3_moe", "mixtral",
-                                                                     "gpt_oss", "mamba2"};
+inline constexpr std::array<std::string_view, 8> families = {"gpt2",    "llama",   "qwen3",  "qwen3_moe",
+                                                             "mixtral", "gpt_oss", "mamba2", "nemotron_h"};
 
 /// The value of that name, if there is one.
 template <class Enumeration>

@@ -147,8 +147,37 @@ void drop_overruled_details(Settings& settings, Notes& notes) {
                       return optimizer == "eager" || impl == "full_iteration" ||
                              (optimizer == "separate" && impl == "layer");
                     });
-  drop_if_overruled(settings, notes, "model.rope_theta", "model.position",
-                    [](const auto&, const std::string& position) { return position != "learned"; });
+}
+
+/// The setting that decides what the model consists of and is stronger than `detail`, or the end.
+Settings::const_iterator stronger_decision(const Settings& settings, const Setting& detail) {
+  constexpr std::array<std::string_view, 8> decisions = {
+      "model.position", "model.activation", "model.router_score", "model.rope_factor",
+      "model.experts",  "model.pattern",    "model.layers",       "model.family"};
+  for (const std::string_view decision : decisions)
+    if (const auto found = settings.find(decision);
+        found != settings.end() && found->second.strength > detail.strength)
+      return found;
+  return settings.end();
+}
+
+/// A model detail about something that the model does not have gives way likewise, and is an error otherwise.
+void drop_meaningless_details(Configuration& configuration, Settings& settings, Notes& notes) {
+  for (const Key& key : key_table()) {
+    const auto detail = settings.find(key.name);
+    if (detail == settings.end() || has_meaning(key, configuration.model)) continue;
+    const Value neutral = neutral_value(key);
+    if (detail->second.value != neutral) {
+      const auto decision = stronger_decision(settings, detail->second);
+      if (decision == settings.end())
+        throw ConfigurationError(fmt::format("{} ({}) has no meaning for this model: it is about {}",
+                                             key.name, detail->second.source, key.subject->name));
+      notes.push_back(note(GraphRule::detail_overruled,
+                           fmt::format("{} was dropped because {}", shown(*detail), shown(*decision))));
+    }
+    key.assign(configuration, neutral);
+    settings.erase(detail);
+  }
 }
 
 void add_notes(const Configuration& configuration, Notes& notes) {
@@ -159,10 +188,6 @@ void add_notes(const Configuration& configuration, Notes& notes) {
     notes.push_back(note(
         GraphRule::validation_without_graphs,
         fmt::format("graph.validate_every = {} has no effect with graph.impl = none", graph.validate_every)));
-}
-
-bool has_meaning(const Key& key, const Configuration& configuration) {
-  return key.name != "model.rope_theta" || configuration.model.position != Position::learned;
 }
 
 }  // namespace
@@ -194,7 +219,7 @@ ConfigurationSources& ConfigurationSources::checkpoint(const ModelConfiguration&
   Configuration configuration;
   configuration.model = model;
   for (const Key& key : key_table())
-    if (key.name.starts_with("model.") && has_meaning(key, configuration))
+    if (key.name.starts_with("model.") && has_meaning(key, model))
       state_->put(state_->settings, key.name,
                   Setting{key.read(configuration), Strength::checkpoint, std::string(source)});
   return *this;
@@ -243,16 +268,14 @@ ResolvedConfiguration ConfigurationSources::resolve() const {
     if (const auto found = settings.find(key.name); found != settings.end())
       key.assign(configuration, found->second.value);
   apply_defaults(configuration, settings);
-  if (const auto theta = settings.find("model.rope_theta");
-      theta != settings.end() && configuration.model.position == Position::learned)
-    throw ConfigurationError(fmt::format("model.rope_theta ({}) has no meaning with model.position = learned",
-                                         theta->second.source));
+  drop_meaningless_details(configuration, settings, resolved.notes);
   check(configuration);
   add_notes(configuration, resolved.notes);
   for (const Key& key : key_table()) {
     const auto found = settings.find(key.name);
     resolved.entries.push_back({std::string(key.name), value_text(key.read(configuration)),
-                                found == settings.end() ? "default" : found->second.source});
+                                found == settings.end() ? "default" : found->second.source,
+                                has_meaning(key, configuration.model)});
   }
   return resolved;
 }
@@ -260,7 +283,7 @@ ResolvedConfiguration ConfigurationSources::resolve() const {
 std::string to_json(const Configuration& configuration) {
   nlohmann::ordered_json document = nlohmann::ordered_json::object();
   for (const Key& key : key_table()) {
-    if (!has_meaning(key, configuration)) continue;
+    if (!has_meaning(key, configuration.model)) continue;
     const std::size_t dot = key.name.find('.');
     const bool in_section = dot != std::string_view::npos;
     nlohmann::ordered_json& section = in_section ? document[std::string(key.name.substr(0, dot))] : document;

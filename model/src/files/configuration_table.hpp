@@ -16,11 +16,11 @@
 namespace encore::model {
 
 /// A checked value: `truth` holds a bool, `whole` and `bytes` an integer, `real` a double, `choice` a string,
-/// `choices` a list of them, `wholes` a list of integers.
+/// `choices` a list of them, `wholes` a list of integers, `letters` a string.
 using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
                            std::vector<std::int64_t>>;
 
-enum class KeyKind { truth, whole, bytes, real, choice, choices, wholes };
+enum class KeyKind { truth, whole, bytes, real, choice, choices, wholes, letters };
 
 struct Range {
   double minimum = 0;
@@ -29,17 +29,23 @@ struct Range {
   bool maximum_excluded = false;
 };
 
+/// What some keys are about, and the models that have it. Of these, `family`, `layers` and `pattern` must be checked.
+struct Subject {
+  std::string_view name;  ///< as the end of "it is about ..."
+  bool (*concerns)(const ModelConfiguration& model);
+};
+
 /// One configuration key. Parsing, checking, printing and the suggestion of a near name all come from these.
 struct Key {
   std::string_view name = {};
   KeyKind kind = KeyKind::whole;
   Range range = {};
-  std::span<const std::string_view> options = {};          ///< of `choice` and `choices`
-  std::span<const std::string_view> options_to_come = {};  ///< known, but not in this version
-  std::string_view fallback = {};                          ///< what holds if nothing sets the key, in words
+  std::span<const std::string_view> options = {};  ///< of `choice`, `choices` and `letters`
+  std::string_view fallback = {};                  ///< what holds if nothing sets the key, in words
   std::string_view help = {};
   std::optional<GraphRule> refusal = {};     ///< of a value of the right type that is not allowed
   std::optional<GraphRule> repetition = {};  ///< of the same option twice, in `choices`
+  const Subject* subject = nullptr;          ///< none: the key has a meaning for every model
   void (*assign)(Configuration&, const Value&) = nullptr;
   Value (*read)(const Configuration&) = nullptr;
 };
@@ -49,6 +55,12 @@ std::span<const Key> key_table();
 
 /// The key of that name, or nullptr.
 const Key* find_key(std::string_view name);
+
+/// Whether the key is about something that the model has.
+bool has_meaning(const Key& key, const ModelConfiguration& model);
+
+/// The only value of a key for a model without what the key is about.
+Value neutral_value(const Key& key);
 
 /// Throws the ConfigurationError for a name that is no key; `source` says where it stood.
 [[noreturn]] void throw_unknown_key(std::string_view name, std::string_view source);

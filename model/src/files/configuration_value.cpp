@@ -47,9 +47,6 @@ bool holds(std::span<const std::string_view> options, std::string_view name) {
 
 void check_option(const Key& key, const std::string& name, std::string_view source) {
   if (holds(key.options, name)) return;
-  if (holds(key.options_to_come, name))
-    throw ConfigurationError(fmt::format("{} is not supported in this version, only {}",
-                                         shown_setting(key, name, source), fmt::join(key.options, ", ")));
   if (key.refusal)
     model::refuse(*key.refusal, shown_setting(key, in_quotes(name), source), did_you_mean(name, key.options));
   refuse(key, in_quotes(name), source);
@@ -119,7 +116,8 @@ std::optional<Value> typed(const Key& key, std::string_view text) {
     case KeyKind::whole: return number<std::int64_t>(text);
     case KeyKind::bytes: return bytes(text);
     case KeyKind::real: return number<double>(text);
-    case KeyKind::choice: return std::string(text);
+    case KeyKind::choice:
+    case KeyKind::letters: return std::string(text);
     case KeyKind::choices: return split(text);
     case KeyKind::wholes: return numbers(text);
   }
@@ -144,6 +142,7 @@ std::optional<Value> typed(const Key& key, const nlohmann::json& json) {
       if (json.is_number()) return json.get<double>();
       return std::nullopt;
     case KeyKind::choice:
+    case KeyKind::letters:
       if (json.is_string()) return json.get<std::string>();
       return std::nullopt;
     case KeyKind::choices: {
@@ -184,6 +183,8 @@ std::string allowed_values(const Key& key) {
         return fmt::format("a number from {} to below {}", range.minimum, range.maximum);
       return fmt::format("a number from {} to {}", range.minimum, range.maximum);
     case KeyKind::choice: return fmt::format("one of {}", fmt::join(key.options, ", "));
+    case KeyKind::letters:
+      return fmt::format("at most {:.0f} of the letters {}", range.maximum, fmt::join(key.options, " "));
     case KeyKind::choices:
       return fmt::format("a list of {}, each at most once", fmt::join(key.options, ", "));
     case KeyKind::wholes:
@@ -222,6 +223,13 @@ void check_value(const Key& key, const Value& value, std::string_view source) {
       if (!in_range(key.range, std::get<double>(value))) refuse_value(key, value_text(value), source);
       return;
     case KeyKind::choice: check_option(key, std::get<std::string>(value), source); return;
+    case KeyKind::letters: {
+      const auto& text = std::get<std::string>(value);
+      const auto is_option = [&](const char& letter) { return holds(key.options, {&letter, 1}); };
+      if (static_cast<double>(text.size()) > key.range.maximum || !std::ranges::all_of(text, is_option))
+        refuse(key, in_quotes(text), source);
+      return;
+    }
     case KeyKind::choices: {
       const auto& names = std::get<std::vector<std::string>>(value);
       for (const std::string& name : names) {

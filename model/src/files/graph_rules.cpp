@@ -52,10 +52,8 @@ constexpr std::array rules = {
     Rule{"G-13", refused, "`moe_preprocess` without `moe_router`", "it begins at the router's output",
          "add moe_router to graph.modules, or leave moe_preprocess out", "C12"},
     Rule{"G-14", refused, "`moe`, `moe_router` or `moe_preprocess` for a model without experts",
-         "there is nothing to record: no model of this version has experts", "leave it out of graph.modules",
-         "C13"},
-    Rule{"G-15", refused, "`mamba` for a model without Mamba layers",
-         "there is nothing to record: no model of this version has Mamba layers",
+         "there is nothing to record", "leave it out of graph.modules", "C13"},
+    Rule{"G-15", refused, "`mamba` for a model without Mamba layers", "there is nothing to record",
          "leave mamba out of graph.modules", ""},
     Rule{"G-16", refused, "`graph.optimizer = joined` with another `graph.impl` than `full_iteration`",
          "only the graph of the whole iteration can contain the optimizer",
@@ -67,8 +65,8 @@ constexpr std::array rules = {
     Rule{"G-19", noted, "`graph.modules` with `graph.impl = none`: the list is cleared",
          "nothing is recorded", "leave graph.modules out", "C73"},
     Rule{"G-20", noted,
-         "a detail (`graph.modules`, `graph.optimizer`, `model.rope_theta`) that a stronger source makes "
-         "meaningless is dropped",
+         "a detail (`graph.modules`, `graph.optimizer`, a key about what the model does not have) that a "
+         "stronger source makes meaningless is dropped",
          "a later kind of source wins over an earlier one", "leave the detail out", ""},
     Rule{"G-21", noted,
          "`enable_cuda_graph`, `external_cuda_graph`, or the scopes `full` and `full_iteration`: translated",
@@ -118,7 +116,7 @@ constexpr std::array rules = {
          "keep full alone, or leave it out", ""},
     Rule{"G-38", refused, "an unknown name in `train.recompute` or `recompute_modules`",
          "nothing else is computed again here, and nothing that was asked for is silently kept",
-         "use attn (Megatron: core_attn) and mlp, or full alone", "C49"},
+         "use some of attn (Megatron: core_attn), mlp, moe and mamba, or full alone", "C49"},
     Rule{"G-39", refused, "`recompute_modules` without `recompute_granularity = selective`",
          "single modules are computed again only in the selective form",
          "set recompute_granularity = selective, or leave recompute_modules out", ""},
@@ -140,6 +138,24 @@ constexpr std::array rules = {
          "above 1",
          "a stage changes its chunk after as many microbatches as there are stages",
          "make train.microbatches a multiple of parallel.pipeline", ""},
+    Rule{"G-45", refused, "`train.expert_capacity` together with `train.expert_budget` below 1",
+         "with a capacity the rows of the experts are already bounded",
+         "set train.expert_budget = 1, or train.expert_capacity = 0", ""},
+    Rule{"G-46", refused,
+         "`train.balance_loss`, `train.router_z_loss`, `train.router_jitter`, `train.expert_capacity` or "
+         "`train.expert_budget` for a model without experts",
+         "there is no router", "leave it out", ""},
+    Rule{"G-47", refused, "a name in `train.recompute` of which the model has no layer",
+         "there is nothing to compute again", "leave it out of train.recompute", ""},
+    Rule{"G-48", refused, "`attn` or `mlp` in `graph.modules` for a model without such layers",
+         "there is nothing to record", "leave it out of graph.modules", "C14"},
+    Rule{"G-49", lifted, "`moe` as a whole, without a capacity and without padding",
+         "the experts' products read their rows from device memory, so shapes do not depend on the routing",
+         "", "C15"},
+    Rule{"G-50", lifted,
+         "a budget for the rows of the experts (`train.expert_budget`) with every kind of recording",
+         "rows are counted on the device, and a step that needs more than were kept is finished eagerly", "",
+         "C32, C34, C35"},
     Rule{graph::rule_buffer.id, refused_at_run, graph::rule_buffer.text,
          "a replay would read what was captured, not what was given", "set graph.recapture = true",
          "C53, C54, C55, G1"},
@@ -167,7 +183,7 @@ constexpr std::array rules = {
          "raise graph.recordings, or set graph.buckets", ""},
 };
 
-constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::microbatches_not_divided) + 1;
+constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::expert_rows_within_budget) + 1;
 static_assert(rules.size() == count_of_graph_rules + std::size(graph::contract_rules));
 
 constexpr bool ids_are_numbered() {
@@ -185,14 +201,11 @@ constexpr bool ids_are_numbered() {
 static_assert(ids_are_numbered());
 
 constexpr std::array without_meaning = {
-    PeerRules{"C14, C15", "layers of experts without a dense part, or with changing shapes",
-              "no model of this version has experts"},
-    PeerRules{"C17, C24, C25, C26, C27, C28, C29, C30, C81", "activations moved to host memory",
+    PeerRules{"C17, C24, C25, C26, C27, C28, C29, C30, C31, C33, C81", "activations moved to host memory",
               "activations stay in one planned arena"},
     PeerRules{"C23, C48", "weights sharded over ranks and gathered on use", "a device holds whole weights"},
-    PeerRules{"C31, C32, C33, C34, C35, C77", "buffers of expert dispatch with budgets a rank",
-              "no model of this version has experts"},
-    PeerRules{"C36", "expert communication overlapped with computation", "there are no expert ranks"},
+    PeerRules{"C36, C77", "expert communication, overlapped with computation or with uneven inputs",
+              "there are no expert ranks (G-18)"},
     PeerRules{"C42", "an allocator whose segments grow",
               "device memory is allocated once, before the first step"},
     PeerRules{"C43", "hybrid context parallelism", "a sequence lies on one device"},

@@ -147,8 +147,9 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
   const SafetensorsFile file(path);
   const ModelConfiguration& model = trainer.configuration().model;
-  const std::vector<ParameterSlice> slices = trainer.layout().slices();
   const bool resumes = file.metadata().contains(step_key);
+  const std::vector<ParameterSlice> slices = trainer.layout().slices_in(
+      [&file](const std::string& name) { return file.contains(name_in(file, name)); });
 
   // Everything is looked at before anything is changed.
   std::set<std::string> known;

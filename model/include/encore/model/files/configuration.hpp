@@ -16,6 +16,10 @@ enum class Activation {
   swiglu_clamped,  ///< gate * sigmoid(1.702 gate) * (up + 1), both clamped to `swiglu_limit`: GPT-OSS
   relu_squared     ///< max(x, 0)^2: Nemotron-H
 };
+/// Whether there is a second projection into the inner width, which is multiplied by the first.
+constexpr bool is_gated(Activation activation) noexcept {
+  return activation == Activation::swiglu || activation == Activation::swiglu_clamped;
+}
 enum class Position {
   learned,
   rope_half_split,   ///< pairs (i, i + head_dim / 2), as Llama
@@ -43,6 +47,8 @@ enum class GraphModule { attn, mlp, moe, moe_router, moe_preprocess, mamba };
 enum class RecomputeModule {
   attn,
   mlp,
+  moe,  ///< of experts, what comes after the router's decision
+  mamba,
   full  ///< whole layers: only each layer's input is kept
 };
 enum class OptimizerPlacement {
@@ -205,9 +211,14 @@ struct Configuration {
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 
-/// The blocks of every layer: one or two, as the family has it. The model must be checked.
+/// Whether layers have one block each; otherwise attention and then an MLP or experts.
+bool has_single_blocks(const ModelConfiguration& model);
+/// The blocks of every layer. The model must be checked.
 std::vector<std::vector<Block>> blocks_of_layers(const ModelConfiguration& model);
+/// Whether some layer has it. Of the model, `family`, `layers` and `pattern` must be checked.
 bool has_block(const ModelConfiguration& model, Block block);
+/// Attention of either kind.
+bool has_attention(const ModelConfiguration& model);
 
 /// Weights and biases of the whole model; tied embeddings count once.
 std::int64_t parameter_count(const ModelConfiguration& model);

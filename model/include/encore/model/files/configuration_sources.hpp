@@ -18,6 +18,7 @@ struct ResolvedConfiguration {
     std::string key;
     std::string value;   ///< as a person would type it
     std::string source;  ///< `default`, `preset bytes`, `--set`, ...
+    bool has_meaning;    ///< whether the key is about something that the model has
   };
   Configuration configuration;
   std::vector<Entry> entries;      ///< every key, in the order of the table

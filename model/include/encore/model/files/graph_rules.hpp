@@ -54,6 +54,12 @@ enum class GraphRule : std::uint8_t {
   virtual_stages_without_pipeline,
   layers_not_divided,
   microbatches_not_divided,
+  capacity_beside_budget,
+  expert_options_without_experts,
+  recompute_without_layers,
+  module_without_layers,
+  dropless_experts,
+  expert_rows_within_budget,
 };
 
 enum class RuleOutcome : std::uint8_t {

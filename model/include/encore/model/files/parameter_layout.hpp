@@ -3,14 +3,17 @@
 
 #include <encore/model/files/configuration.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace encore::model {
 
-/// A Hugging Face tensor that is a stretch of rows (of dimension 0) of a parameter here.
+/// A Hugging Face tensor that is a stretch of a parameter here.
 struct ParameterSlice {
   std::string name;  ///< such as `model.layers.0.self_attn.q_proj.weight`
   std::vector<std::int64_t> shape;
@@ -18,26 +21,41 @@ struct ParameterSlice {
   std::int64_t elements() const;
 };
 
-enum class Initialization { normal, ones, zeros };
+enum class Initialization {
+  normal,
+  ones,
+  zeros,
+  uniform,                  ///< from -deviation to deviation
+  log_of_rank,              ///< element i is ln(i + 1): the decay rates of Mamba's heads
+  inverse_softplus_of_step  ///< softplus of it is a time step, log-uniform from 0.001 to 0.1
+};
 
 struct Parameter {
   std::string name;  ///< such as `layer.0/attn/qkv.weight`
   std::vector<std::int64_t> shape;
   Initialization initialization;
-  double deviation;         ///< of the normal distribution
-  bool decays;              ///< whether weight decay applies
+  double deviation;         ///< of the normal distribution; bound of the uniform one
+  bool decays = false;      ///< whether weight decay applies
   std::int64_t offset = 0;  ///< in elements, from the start of all parameters
+  /// The tensors that published files hold it in, and the ones that are written.
   std::vector<ParameterSlice> slices;
+  /// Further ways of holding it that are read: other names, or all experts in one tensor.
+  std::vector<std::vector<ParameterSlice>> other_forms;
   std::int64_t elements() const;
 };
 
 /// All parameters of a model in one array, those with weight decay first, each at a multiple of `alignment`.
 /// What lies between them stays zero. Gradients, moments and master weights have the same layout.
+///
+/// Names, with `layer.N/` before those of a layer: `attn/{norm,qkv,output,query_norm,key_norm,sinks}`,
+/// `mlp/{norm,up,down}`, `moe/{norm,router,up,down,shared_up,shared_down}`,
+/// `mamba/{norm,in,convolution,step_bias,decay_log,skip,gate_norm,out}`.
 class ParameterLayout {
  public:
   static constexpr std::int64_t alignment = 128;
 
-  /// `decay_all`: weight decay on every parameter; otherwise not on biases and normalization weights.
+  /// `decay_all`: weight decay on every parameter; otherwise on matrices alone, not on biases, normalization
+  /// weights and other vectors. The model must be checked.
   ParameterLayout(const ModelConfiguration& model, bool decay_all);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -46,6 +64,13 @@ class ParameterLayout {
   bool contains(std::string_view name) const;
   /// All Hugging Face tensors, in order of the layers.
   std::vector<ParameterSlice> slices() const;
+  /// The tensors in which a file holds the parameters: of each parameter's forms the first one of which
+  /// `has` finds every tensor. Where it finds none, the published form stands, so that a loader names what is
+  /// missing from it.
+  std::vector<ParameterSlice> slices_in(const std::function<bool(const std::string& name)>& has) const;
+  /// The experts' biases, which training moves without a gradient: tensors of one array of
+  /// [layers with experts, experts], whose offsets count from the array's own start. Empty without such biases.
+  const std::vector<ParameterSlice>& expert_biases() const { return expert_biases_; }
   /// Elements of the array, and of its first part, to which weight decay applies.
   std::int64_t elements() const { return elements_; }
   std::int64_t decayed_elements() const { return decayed_elements_; }
@@ -53,12 +78,16 @@ class ParameterLayout {
   std::int64_t parameter_count() const;
 
  private:
-  void add(Parameter parameter);
-  void add_gpt2(const ModelConfiguration& model);
-  void add_llama(const ModelConfiguration& model);
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
+
   void place(bool decay_all);
 
   std::vector<Parameter> parameters_;
+  std::vector<ParameterSlice> expert_biases_;
+  std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> index_;
   std::int64_t elements_ = 0;
   std::int64_t decayed_elements_ = 0;
 };
