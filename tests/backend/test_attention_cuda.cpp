@@ -36,6 +36,16 @@ std::vector<Case> cases() {
       {{1, 90, 1, 1, 256, scale_of(256)}},
       {{2, 100, 2, 1, 200, scale_of(200)}, HeadsLayout::packed, 0.25},
       {{1, 129, 3, 1, 1, 1.0F}, HeadsLayout::packed, 0.5},
+      {{1, 200, 2, 1, 16, scale_of(16), 1}},
+      {{2, 65, 2, 2, 8, scale_of(8), 64}, HeadsLayout::by_head},
+      {{1, 300, 2, 1, 24, scale_of(24), 70}, HeadsLayout::packed, 0.2},
+      {{1, 259, 3, 3, 33, scale_of(33), 128}, HeadsLayout::apart},
+      {{1, 150, 2, 1, 200, scale_of(200), 40}},
+      {{1, 50, 2, 2, 16, scale_of(16), 50}},
+      {{1, 50, 2, 2, 16, scale_of(16), 1000}},
+      {{2, 70, 4, 2, 64, scale_of(64), 0, true}},
+      {{1, 1, 2, 1, 8, scale_of(8), 3, true}, HeadsLayout::apart},
+      {{1, 211, 4, 2, 128, scale_of(128), 17, true}, HeadsLayout::packed, 0.3},
   };
 }
 
@@ -71,7 +81,77 @@ std::vector<Case> cases_of_cudnn() {
       {{1, 333, 6, 2, 128, 0.05F}, HeadsLayout::packed},
       {{3, 64, 2, 2, 32, scale_of(32)}, HeadsLayout::by_head},
       {{1, 512, 8, 1, 80, scale_of(80)}, HeadsLayout::packed},
+      {{2, 384, 4, 2, 64, scale_of(64), 128}, HeadsLayout::packed},
+      {{1, 333, 4, 4, 128, scale_of(128), 100}, HeadsLayout::apart},
+      {{1, 700, 4, 2, 96, scale_of(96), 1}, HeadsLayout::packed},
+      {{1, 300, 4, 2, 64, scale_of(64), 4096}, HeadsLayout::packed},
   };
+}
+
+std::vector<Case> cases_with_sinks() {
+  return {
+      {{2, 256, 8, 2, 64, scale_of(64), 0, true}, HeadsLayout::packed},
+      {{2, 333, 4, 4, 64, scale_of(64), 128, true}, HeadsLayout::apart},
+      {{1, 200, 4, 1, 128, scale_of(128), 50, true}, HeadsLayout::packed},
+  };
+}
+
+/// One engine against the definition and against the portable one.
+void check_cudnn(Stream<Cuda>& stream, Attention<Cuda>& attention, Attention<Cuda>& portable, const Case& c) {
+  CAPTURE(c.shape.window);
+  CAPTURE(c.shape.sinks);
+  CHECK(attention.engine<bfloat16>(c.shape, {}) == AttentionEngine::cudnn);
+  const AttentionResults results = run<bfloat16>(c, stream, attention);
+  check<bfloat16>(c, results, 1e-2, 3e-2);
+  const AttentionResults others = run<bfloat16>(c, stream, portable);
+  // Natural logarithms both, so that either engine's forward serves the other's backward.
+  CHECK(relative_error(results.log_sum_exp, others.log_sum_exp) <= 1e-4);
+  CHECK(relative_error(results.output, others.output) <= 1e-2);
+  CHECK(relative_error(results.query_gradient, others.query_gradient) <= 3e-2);
+  CHECK(relative_error(results.key_gradient, others.key_gradient) <= 3e-2);
+  CHECK(relative_error(results.value_gradient, others.value_gradient) <= 3e-2);
+}
+
+/// Eager and replayed, many times; and of a graph whose attention is gone.
+void check_replays(Stream<Cuda>& stream, Attention<Cuda>& attention, const Case& c) {
+  AttentionBuffers<Cuda, bfloat16> buffers(stream, AttentionProblem<bfloat16>(c.shape, c.layout));
+  // First met while recording: what cuDNN needs is set up while priming.
+  RecordedGraph<Cuda> graph(stream, "attention", [&] {
+    buffers.forward(attention);
+    buffers.backward(attention);
+  });
+  CHECK(std::isnan(buffers.results().output[0]));
+  graph.replay();
+  const AttentionResults first = buffers.results();
+  for (int i = 0; i < 10; ++i) {
+    buffers.upload();
+    graph.replay();
+    CHECK(same_bits(buffers.results(), first));
+  }
+  CHECK(same_bits(run<bfloat16>(c, stream, attention), first));
+
+  // Made for another stream, and gone before the replay: the graph keeps what it needs.
+  Stream<Cuda> other;
+  auto temporary = std::make_unique<Attention<Cuda>>(other);
+  RecordedGraph<Cuda> second(stream, "attention of another stream", [&] {
+    buffers.forward(*temporary);
+    buffers.backward(*temporary);
+  });
+  temporary.reset();
+  buffers.upload();
+  second.replay();
+  CHECK(same_bits(buffers.results(), first));
+}
+
+/// Whether cuDNN can be forced; says why not otherwise.
+bool forces_cudnn(Attention<Cuda>& attention) {
+  try {
+    attention.force(AttentionEngine::cudnn);
+    return true;
+  } catch (const encore::DeviceError& error) {
+    MESSAGE("skipped: ", error.what());
+    return false;
+  }
 }
 
 }  // namespace
@@ -96,7 +176,7 @@ TEST_CASE("portable attention on CUDA has the same bits every time and when repl
   Stream<Cuda> stream;
   Attention<Cuda> attention(stream);
   attention.force(AttentionEngine::portable);
-  const Case c{{2, 300, 4, 2, 64, scale_of(64)}, HeadsLayout::packed, 0.2};
+  const Case c{{2, 300, 4, 2, 64, scale_of(64), 90, true}, HeadsLayout::packed, 0.2};
   const AttentionResults eager = run<float>(c, stream, attention);
   CHECK(same_bits(run<float>(c, stream, attention), eager));
   AttentionBuffers<Cuda, float> buffers(stream, AttentionProblem<float>(c.shape, c.layout));
@@ -126,63 +206,32 @@ TEST_CASE("float, dropout, odd and large heads take the portable engine") {
 TEST_CASE("cuDNN attention and its gradients agree with the definition and with the portable engine") {
   Stream<Cuda> stream;
   Attention<Cuda> attention(stream);
-  try {
-    attention.force(AttentionEngine::cudnn);
-  } catch (const encore::DeviceError& error) {
-    MESSAGE("skipped: ", error.what());
-    return;
-  }
+  if (!forces_cudnn(attention)) return;
   Attention<Cuda> portable(stream);
   portable.force(AttentionEngine::portable);
-  for (const Case& c : cases_of_cudnn()) {
-    CHECK(attention.engine<bfloat16>(c.shape, {}) == AttentionEngine::cudnn);
-    const AttentionResults results = run<bfloat16>(c, stream, attention);
-    check<bfloat16>(c, results, 1e-2, 3e-2);
-    const AttentionResults others = run<bfloat16>(c, stream, portable);
-    // Natural logarithms both, so that either engine's forward serves the other's backward.
-    CHECK(relative_error(results.log_sum_exp, others.log_sum_exp) <= 1e-4);
-    CHECK(relative_error(results.output, others.output) <= 1e-2);
-    CHECK(relative_error(results.query_gradient, others.query_gradient) <= 3e-2);
-    CHECK(relative_error(results.key_gradient, others.key_gradient) <= 3e-2);
-    CHECK(relative_error(results.value_gradient, others.value_gradient) <= 3e-2);
-  }
+  for (const Case& c : cases_of_cudnn()) check_cudnn(stream, attention, portable, c);
 }
 
-TEST_CASE("cuDNN attention has the same bits every time and when replayed") {
+TEST_CASE("cuDNN takes attention with sinks, and agrees with the definition and the portable engine") {
   Stream<Cuda> stream;
   Attention<Cuda> attention(stream);
-  const Case c{{2, 1024, 8, 2, 64, scale_of(64)}, HeadsLayout::packed};
-  if (attention.engine<bfloat16>(c.shape, {}) != AttentionEngine::cudnn) {
-    MESSAGE("skipped: this build or device has no cuDNN attention");
-    return;
-  }
-  AttentionBuffers<Cuda, bfloat16> buffers(stream, AttentionProblem<bfloat16>(c.shape, c.layout));
-  // First met while recording: what cuDNN needs is set up while priming.
-  RecordedGraph<Cuda> graph(stream, "attention", [&] {
-    buffers.forward(attention);
-    buffers.backward(attention);
-  });
-  CHECK(std::isnan(buffers.results().output[0]));
-  graph.replay();
-  const AttentionResults first = buffers.results();
-  for (int i = 0; i < 10; ++i) {
-    buffers.upload();
-    graph.replay();
-    CHECK(same_bits(buffers.results(), first));
-  }
-  CHECK(same_bits(run<bfloat16>(c, stream, attention), first));
+  if (!forces_cudnn(attention)) return;
+  Attention<Cuda> portable(stream);
+  portable.force(AttentionEngine::portable);
+  for (const Case& c : cases_with_sinks()) check_cudnn(stream, attention, portable, c);
+}
 
-  // Made for another stream, and gone before the replay: the graph keeps what it needs.
-  Stream<Cuda> other;
-  auto temporary = std::make_unique<Attention<Cuda>>(other);
-  RecordedGraph<Cuda> second(stream, "attention of another stream", [&] {
-    buffers.forward(*temporary);
-    buffers.backward(*temporary);
-  });
-  temporary.reset();
-  buffers.upload();
-  second.replay();
-  CHECK(same_bits(buffers.results(), first));
+TEST_CASE("cuDNN attention has the same bits every time and when replayed, with and without a window") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  for (const std::int64_t window : {0, 256}) {
+    const Case c{{2, 1024, 8, 2, 64, scale_of(64), window}, HeadsLayout::packed};
+    if (attention.engine<bfloat16>(c.shape, {}) != AttentionEngine::cudnn) {
+      MESSAGE("skipped: this build or device has no cuDNN attention");
+      return;
+    }
+    check_replays(stream, attention, c);
+  }
 }
 
 TEST_CASE("operands that cuDNN cannot address go to the portable engine, and are refused when it is forced") {
