@@ -96,8 +96,8 @@ class DoubleStep {
 };
 
 /// Every parameter along two random directions; central differences are exact to about 1e-9 in float64.
-void check_gradients(const std::vector<std::string>& settings) {
-  DoubleStep step(resolve(settings));
+void check_gradients(const model::Configuration& configuration) {
+  DoubleStep step(configuration);
   step.backward();
   std::vector<double> gradients(step.gradients(), step.gradients() + step.layout().elements());
   std::mt19937 generator(17);
@@ -125,6 +125,8 @@ void check_gradients(const std::vector<std::string>& settings) {
     }
 }
 
+void check_gradients(const std::vector<std::string>& settings) { check_gradients(resolve(settings)); }
+
 std::vector<std::string> with(const std::string& family, const std::vector<std::string>& more) {
   auto settings = tiny_model(family);
   settings.push_back("model.seq=10");
@@ -151,6 +153,34 @@ TEST_CASE(
   check_gradients(with("llama", {"model.qkv_bias=true", "model.attention_output_bias=true",
                                  "model.mlp_bias=true", "model.tie_embeddings=true", "model.head_dim=6",
                                  "model.position=rope_interleaved", "train.microbatches=2"}));
+}
+TEST_CASE(
+    "every gradient of attention with QK norm, sinks, windows, stretched positions, biases and dropout, and "
+    "of a "
+    "clamped MLP, equals finite differences") {
+  model::Configuration configuration =
+      resolve(with("llama", {"model.qkv_bias=true", "model.attention_output_bias=true", "model.mlp_bias=true",
+                             "model.head_dim=6", "train.microbatches=2"}));
+  // All at once in no family.
+  model::ModelConfiguration& model = configuration.model;
+  model.query_key_norm = model.attention_sinks = true;
+  model.pattern = "~-*-";
+  model.sliding_window = 3;
+  model.rope_factor = 4;
+  model.rope_original_seq = 5;
+  model.attention_dropout = 0.2;
+  model.activation = model::Activation::swiglu_clamped;
+  model.swiglu_limit = 0.6;
+  check_gradients(configuration);
+}
+TEST_CASE(
+    "every gradient of attention with QK norm and no positions, and of a squared ReLU, equals finite "
+    "differences") {
+  model::Configuration configuration = resolve(with("llama", {}));
+  configuration.model.query_key_norm = true;
+  configuration.model.position = model::Position::none;
+  configuration.model.activation = model::Activation::relu_squared;
+  check_gradients(configuration);
 }
 
 }  // namespace
