@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/kernels/dropout.hpp>
 
-#include "shapes.hpp"
+#include "random_items.hpp"
 
 namespace encore::kernels {
 
 namespace {
-
-/// Elements of a work item. A GPU thread takes a packet, but at least the four elements of one Philox call; a
-/// host thread a block, so that the Philox rounds of its quads run side by side in vector registers.
-template <class Space, int Width>
-inline constexpr int elements_of_item = backend::is_host_space<Space> ? 256
-                                        : Width < 4                   ? 4
-                                                                      : Width;
 
 template <int Elements, int Width, bool Residual, class T>
 struct Dropout {
@@ -33,7 +26,7 @@ struct Dropout {
     const std::int64_t begin = item * Elements;
     const bool whole = begin + Elements <= size;
     std::uint32_t words[Elements];
-    draw(begin, words);
+    impl::draw_words(state, segment, begin, words);
     if constexpr (Width > 1) {
       if (whole) {
         for (int k = 0; k < Elements / Width; ++k)
@@ -55,15 +48,6 @@ struct Dropout {
   }
 
  private:
-  KOKKOS_FUNCTION void draw(std::int64_t begin, std::uint32_t (&words)[Elements]) const {
-    const backend::RandomState from = *state;
-#pragma GCC ivdep
-    for (int quad = 0; quad < Elements / 4; ++quad) {
-      const auto drawn = backend::random_words(from, segment, static_cast<std::uint64_t>(begin / 4 + quad));
-      for (int i = 0; i < 4; ++i) words[4 * quad + i] = drawn.word[i];
-    }
-  }
-
   template <class A>
   KOKKOS_FUNCTION void do_packet(std::int64_t packet, const std::uint32_t* words, std::uint32_t threshold,
                                  A scale) const {
@@ -85,7 +69,7 @@ void launch_dropout(Stream<Space>& stream, const char* label, std::int64_t size,
   impl::with_packet_width<Space>(
       0,  // The last packet may be partial.
       [&](auto width) {
-        constexpr int elements = elements_of_item<Space, width>;
+        constexpr int elements = impl::random_item_elements<Space, width>;
         launch(stream, label,
                {backend::read(input, size), backend::read(residual, Residual ? size : 0),
                 backend::read(probability, 1), backend::read(state, 1), backend::write(output, size)},

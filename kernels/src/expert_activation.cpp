@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/kernels/expert_activation.hpp>
+
+#include "activation_formulas.hpp"
+#include "row_packets.hpp"
+
+namespace encore::kernels {
+
+namespace {
+
+/// Gates and ups of one packet of activated columns, from and to a row of both.
+template <int Width, bool Interleaved, class T>
+struct GatePackets {
+  using Values = backend::Packet<T, Width>;
+
+  Values gate, up;
+
+  KOKKOS_FUNCTION static GatePackets load(const T* row, std::int64_t ffn, std::int64_t packet) {
+    if constexpr (Interleaved) {
+      const Values halves[2] = {backend::load_packet<Width>(row, 2 * packet),
+                                backend::load_packet<Width>(row, 2 * packet + 1)};
+      GatePackets result;
+      for (int i = 0; i < Width; ++i) {
+        result.gate[i] = halves[2 * i / Width][2 * i % Width];
+        result.up[i] = halves[(2 * i + 1) / Width][(2 * i + 1) % Width];
+      }
+      return result;
+    } else {
+      return {backend::load_packet<Width>(row, packet), backend::load_packet<Width>(row + ffn, packet)};
+    }
+  }
+
+  KOKKOS_FUNCTION void store(T* row, std::int64_t ffn, std::int64_t packet) const {
+    if constexpr (Interleaved) {
+      Values halves[2];
+      for (int i = 0; i < Width; ++i) {
+        halves[2 * i / Width][2 * i % Width] = gate[i];
+        halves[(2 * i + 1) / Width][(2 * i + 1) % Width] = up[i];
+      }
+      backend::store_packet(row, 2 * packet, halves[0]);
+      backend::store_packet(row, 2 * packet + 1, halves[1]);
+    } else {
+      backend::store_packet(row, packet, gate);
+      backend::store_packet(row + ffn, packet, up);
+    }
+  }
+};
+
+template <int Width, bool Interleaved, class Formula, class T>
+struct ActivationForward {
+  using A = Accumulator<T>;
+
+  Formula formula;
+  const T* raised;
+  const std::int32_t* source;
+  const A* weights;
+  T* activated;
+  std::int64_t ffn;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t row, std::int64_t packet) const {
+    const std::int32_t pair = source[row];
+    if (pair < 0) return;
+    const A weight = weights[pair];
+    backend::Packet<T, Width> result;
+    if constexpr (Formula::gated) {
+      const auto in = GatePackets<Width, Interleaved, T>::load(raised + row * 2 * ffn, ffn, packet);
+      for (int i = 0; i < Width; ++i)
+        result[i] =
+            static_cast<T>(weight * formula.value(static_cast<A>(in.gate[i]), static_cast<A>(in.up[i])));
+    } else {
+      const auto in = backend::load_packet<Width>(raised + row * ffn, packet);
+      for (int i = 0; i < Width; ++i)
+        result[i] = static_cast<T>(weight * formula.value(static_cast<A>(in[i])));
+    }
+    backend::store_packet(activated + row * ffn, packet, result);
+  }
+};
+
+/// One team a row, whose weight gets the row's dot product; the teams behind the last row clear the gradients
+/// of pairs without one.
+template <int Threads, int Width, bool Interleaved, class Formula, class T>
+struct ActivationBackward {
+  using A = Accumulator<T>;
+  static constexpr std::int64_t cleared_pairs = 1024;
+
+  Formula formula;
+  const T* raised;
+  const T* activated_gradient;
+  const std::int32_t* source;
+  const std::int32_t* row_of;
+  const A* weights;
+  T* raised_gradient;
+  A* weight_gradient;
+  std::int64_t rows, pairs, ffn;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::int64_t row = team.league_rank();
+    if (row >= rows) return clear_pairs(team, (row - rows) * cleared_pairs);
+    const std::int32_t pair = source[row];
+    if (pair < 0) return;
+    const ActivationBackward local = *this;
+    const A weight = weights[pair];
+    const A product = team.template sum_over<A>(
+        ffn / Width, [=](std::int64_t packet) { return local.do_packet(row, packet, weight); });
+    if (team.rank() == 0) weight_gradient[pair] = product;
+  }
+
+ private:
+  /// The packet's part of the dot product.
+  KOKKOS_FUNCTION A do_packet(std::int64_t row, std::int64_t packet, A weight) const {
+    const auto gradient = backend::load_packet<Width>(activated_gradient + row * ffn, packet);
+    A product(0);
+    if constexpr (Formula::gated) {
+      using Pair = GatePackets<Width, Interleaved, T>;
+      const auto in = Pair::load(raised + row * 2 * ffn, ffn, packet);
+      Pair out;
+      for (int i = 0; i < Width; ++i) {
+        const A upstream = static_cast<A>(gradient[i]), weighted = weight * upstream;
+        const auto slopes = formula.slopes(static_cast<A>(in.gate[i]), static_cast<A>(in.up[i]));
+        product += upstream * slopes.value;
+        out.gate[i] = static_cast<T>(weighted * slopes.gate);
+        out.up[i] = static_cast<T>(weighted * slopes.up);
+      }
+      out.store(raised_gradient + row * 2 * ffn, ffn, packet);
+    } else {
+      const auto in = backend::load_packet<Width>(raised + row * ffn, packet);
+      backend::Packet<T, Width> out;
+      for (int i = 0; i < Width; ++i) {
+        const A upstream = static_cast<A>(gradient[i]), x = static_cast<A>(in[i]);
+        product += upstream * formula.value(x);
+        out[i] = static_cast<T>(weight * upstream * formula.slope(x));
+      }
+      backend::store_packet(raised_gradient + row * ffn, packet, out);
+    }
+    return product;
+  }
+
+  template <class Team>
+  KOKKOS_FUNCTION void clear_pairs(const Team& team, std::int64_t begin) const {
+    const std::int64_t end = begin + cleared_pairs < pairs ? begin + cleared_pairs : pairs;
+    team.for_each(end - begin, [=, this](std::int64_t i) {
+      if (row_of[begin + i] < 0) weight_gradient[begin + i] = A(0);
+    });
+  }
+};
+
+/// Calls `launch(formula, interleaved)`.
+template <class A, class Launch>
+void with_formula(const ExpertActivation& activation, const Launch& launch) {
+  switch (activation.kind) {
+    case ExpertActivationKind::swiglu: return launch(impl::Swiglu<A>{}, std::false_type{});
+    case ExpertActivationKind::swiglu_clamped:
+      return launch(impl::SwigluClamped<A>{static_cast<A>(activation.limit)}, std::true_type{});
+    case ExpertActivationKind::relu_squared: return launch(impl::ReluSquared<A>{}, std::false_type{});
+  }
+}
+
+}  // namespace
+
+std::int64_t raised_columns(const ExpertActivation& activation, std::int64_t ffn) {
+  return activation.kind == ExpertActivationKind::relu_squared ? ffn : 2 * ffn;
+}
+
+template <class Space, class T>
+void expert_activation_forward(Stream<Space>& stream, const ExpertActivation& activation,
+                               Matrix<const T, Space> raised, Vector<const std::int32_t, Space> source,
+                               Matrix<const Accumulator<T>, Space> weights, Matrix<T, Space> activated) {
+  const std::int64_t rows = impl::rows_of(activated), ffn = impl::columns_of(activated);
+  impl::require_shape(
+      impl::is_matrix(raised, rows, raised_columns(activation, ffn)) && impl::is_vector(source, rows) &&
+          weights.span_is_contiguous() && impl::is_matrix(activated, rows, ffn),
+      "expert_activation_forward: raised must be [rows, raised_columns(activation, ffn)], source "
+      "[rows] and weights [tokens, topk] where activated is [rows, ffn]");
+  with_formula<Accumulator<T>>(activation, [&](auto formula, auto interleaved) {
+    impl::with_packet_width<Space>(
+        ffn,
+        [&](auto width) {
+          impl::launch_row_packets(
+              stream, "expert_activation/forward",
+              {backend::read(raised), backend::read(source), backend::read(weights),
+               backend::write(activated)},
+              rows, ffn / width,
+              ActivationForward<decltype(width)::value, decltype(interleaved)::value, decltype(formula), T>{
+                  formula, raised.data(), source.data(), weights.data(), activated.data(), ffn});
+        },
+        raised.data(), activated.data());
+  });
+}
+
+template <class Space, class T>
+void expert_activation_backward(Stream<Space>& stream, const ExpertActivation& activation,
+                                Matrix<const T, Space> raised, Matrix<const T, Space> activated_gradient,
+                                Vector<const std::int32_t, Space> source,
+                                Matrix<const std::int32_t, Space> row_of,
+                                Matrix<const Accumulator<T>, Space> weights, Matrix<T, Space> raised_gradient,
+                                Matrix<Accumulator<T>, Space> weight_gradient) {
+  const std::int64_t rows = impl::rows_of(activated_gradient), ffn = impl::columns_of(activated_gradient);
+  const std::int64_t raised_width = raised_columns(activation, ffn);
+  const std::int64_t tokens = impl::rows_of(row_of), topk = impl::columns_of(row_of);
+  impl::require_shape(
+      impl::is_matrix(raised, rows, raised_width) && impl::is_matrix(activated_gradient, rows, ffn) &&
+          impl::is_vector(source, rows) && impl::is_matrix(raised_gradient, rows, raised_width),
+      "expert_activation_backward: raised and its gradient must be [rows, raised_columns(activation, "
+      "ffn)] and source [rows] where activated_gradient is [rows, ffn]");
+  impl::require_shape(
+      impl::is_matrix(row_of, tokens, topk) && impl::is_matrix(weights, tokens, topk) &&
+          impl::is_matrix(weight_gradient, tokens, topk),
+      "expert_activation_backward: row_of, weights and weight_gradient must be [tokens, topk]");
+  with_formula<Accumulator<T>>(activation, [&](auto formula, auto interleaved) {
+    impl::with_packet_width<Space>(
+        ffn,
+        [&](auto width) {
+          const auto queue = [&](auto threads) {
+            using Functor = ActivationBackward<decltype(threads)::value, decltype(width)::value,
+                                               decltype(interleaved)::value, decltype(formula), T>;
+            launch(stream, "expert_activation/backward",
+                   {backend::read(raised), backend::read(activated_gradient), backend::read(source),
+                    backend::read(row_of), backend::read(weights), backend::write(raised_gradient),
+                    backend::write(weight_gradient)},
+                   backend::Teams<decltype(threads)::value>{
+                       rows + impl::rounded_up_quotient(tokens * topk, Functor::cleared_pairs)},
+                   Functor{formula, raised.data(), activated_gradient.data(), source.data(), row_of.data(),
+                           weights.data(), raised_gradient.data(), weight_gradient.data(), rows,
+                           tokens * topk, ffn});
+          };
+          // A warp a row where it has a few packets a thread: its sum then needs no barrier.
+          if (backend::is_host_space<Space> || ffn / width <= 256)
+            queue(impl::WidthConstant<32>{});
+          else
+            queue(impl::WidthConstant<256>{});
+        },
+        raised.data(), activated_gradient.data(), raised_gradient.data());
+  });
+}
+
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
+  template void expert_activation_forward<SPACE, T>(                                                      \
+      Stream<SPACE>&, const ExpertActivation&, Matrix<const T, SPACE>, Vector<const std::int32_t, SPACE>, \
+      Matrix<const Accumulator<T>, SPACE>, Matrix<T, SPACE>);                                             \
+  template void expert_activation_backward<SPACE, T>(                                                     \
+      Stream<SPACE>&, const ExpertActivation&, Matrix<const T, SPACE>, Matrix<const T, SPACE>,            \
+      Vector<const std::int32_t, SPACE>, Matrix<const std::int32_t, SPACE>,                               \
+      Matrix<const Accumulator<T>, SPACE>, Matrix<T, SPACE>, Matrix<Accumulator<T>, SPACE>);
+ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+
+}  // namespace encore::kernels
