@@ -2,7 +2,7 @@
 #
 # encore_sources(<variable> <folder> [EXCLUDE <regex>...])
 #   The .cpp files below <folder>, without those of a vendor library that is not there. A file's suffix says what it
-#   needs: _cuda, _openblas, _cudnn, _nccl.
+#   needs: _cuda, _openblas, _cudnn, _nccl, _cutlass.
 # encore_settings(<target>)
 #   Language level, warnings, host architecture and sanitizers, alike for every target.
 # encore_library(<name> [LINK <target>...])
@@ -23,7 +23,7 @@ endif()
 function(encore_sources variable folder)
   cmake_parse_arguments(arg "" "" "EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp")
-  foreach(vendor CUDA OPENBLAS CUDNN NCCL)
+  foreach(vendor CUDA OPENBLAS CUDNN NCCL CUTLASS)
     if(NOT ENCORE_HAVE_${vendor})
       string(TOLOWER ${vendor} suffix)
       list(FILTER sources EXCLUDE REGEX "_${suffix}\\.cpp$")

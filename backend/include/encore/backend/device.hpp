@@ -3,6 +3,7 @@
 
 #include <encore/backend/attention.hpp>
 #include <encore/backend/blas.hpp>
+#include <encore/backend/grouped_blas.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/backend/random_tracker.hpp>
 #include <encore/backend/stream.hpp>
@@ -18,22 +19,29 @@ template <class Space>
 class Device {
  public:
   /// Throws DeviceError.
-  explicit Device(std::uint64_t seed) : random_(stream_, seed), blas_(stream_), attention_(stream_) {}
+  explicit Device(std::uint64_t seed)
+      : random_(stream_, seed), blas_(stream_), grouped_blas_(stream_), attention_(stream_) {}
   /// Works on the caller's execution space instance, which must outlive the device.
   Device(const Space& instance, std::uint64_t seed)
-      : stream_(instance), random_(stream_, seed), blas_(stream_), attention_(stream_) {}
+      : stream_(instance),
+        random_(stream_, seed),
+        blas_(stream_),
+        grouped_blas_(stream_),
+        attention_(stream_) {}
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   Stream<Space>& stream() { return stream_; }
   RandomTracker<Space>& random() { return random_; }
   Blas<Space>& blas() { return blas_; }
+  GroupedBlas<Space>& grouped_blas() { return grouped_blas_; }
   Attention<Space>& attention() { return attention_; }
 
  private:
   Stream<Space> stream_;
   RandomTracker<Space> random_;
   Blas<Space> blas_;
+  GroupedBlas<Space> grouped_blas_;
   Attention<Space> attention_;
 };
 

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grouped_gemm_cutlass.hpp"
+
+namespace encore::backend::impl {
+
+const std::vector<CutlassTile>& cutlass_tiles_of_weights_float() { return cutlass_weights_tiles<float>(); }
+
+}  // namespace encore::backend::impl
