@@ -39,6 +39,7 @@ BuildDescription describe_build() {
   if (ENCORE_HAVE_OPENBLAS) build.libraries.emplace_back("OpenBLAS");
   if (ENCORE_HAVE_CUDA) build.libraries.emplace_back("cuBLASLt " ENCORE_CUDA_VERSION);
   if (ENCORE_HAVE_CUDNN) build.libraries.emplace_back("cuDNN");
+  if (ENCORE_HAVE_CUTLASS) build.libraries.emplace_back("CUTLASS");
   if (ENCORE_HAVE_NCCL) build.libraries.emplace_back("NCCL");
   return build;
 }
