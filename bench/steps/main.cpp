@@ -43,21 +43,46 @@ std::size_t free_bytes(encore::model::BackendKind backend) {
   return encore::backend::available_memory<Kokkos::DefaultHostExecutionSpace>();
 }
 
+/// Multiplications of a token in the matrices of a block, and in its attention or scan.
+double multiplications(const encore::model::ModelConfiguration& model, encore::model::Block block,
+                       double seq) {
+  using enum encore::model::Block;
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const double hidden = real(model.hidden);
+  const double projections = model.activation == encore::model::Activation::swiglu ||
+                                     model.activation == encore::model::Activation::swiglu_clamped
+                                 ? 3
+                                 : 2;
+  switch (block) {
+    case attention:
+    case windowed_attention: {
+      const double width = real(model.heads * model.head_dim), keys = real(model.kv_heads * model.head_dim);
+      const double seen =
+          block == attention ? seq : std::min(seq, 2 * static_cast<double>(model.sliding_window));
+      return hidden * (2 * width + 2 * keys) + seen * width;
+    }
+    case mlp: return projections * hidden * real(model.ffn);
+    case experts: return projections * hidden * real(model.expert_ffn * model.topk + model.shared_ffn);
+    case mamba: {
+      const double inner = real(model.mamba_heads * model.mamba_head_dim);
+      const double shared = 2 * real(model.mamba_groups * model.mamba_state);
+      const double chunk = real(model.mamba_chunk), state = real(model.mamba_state);
+      return hidden * (3 * inner + shared + real(model.mamba_heads)) +
+             real(model.mamba_heads) * chunk / 2 * (state + real(model.mamba_head_dim)) + 2 * inner * state;
+    }
+  }
+  return 0;
+}
+
 /// Floating-point operations of forward and backward, counted as the PyTorch peer does.
 double flops_of(const Configuration& configuration) {
-  const auto& model = configuration.model;
   const auto& train = configuration.train;
-  const double heads_width = static_cast<double>(model.heads * model.head_dim);
-  const double key_width = static_cast<double>(model.kv_heads * model.head_dim);
-  const double hidden = static_cast<double>(model.hidden);
-  const double projections = model.activation == encore::model::Activation::swiglu ? 3 : 2;
-  const double linear = hidden * (heads_width + 2 * key_width) + heads_width * hidden +
-                        projections * hidden * static_cast<double>(model.ffn);
-  const double attention = static_cast<double>(train.seq) * heads_width;
-  const double tokens = static_cast<double>(train.microbatches * train.microbatch * train.seq);
-  return 6 * tokens *
-         (static_cast<double>(model.layers) * (linear + attention) +
-          static_cast<double>(model.vocab) * hidden);
+  double sum =
+      static_cast<double>(configuration.model.vocab) * static_cast<double>(configuration.model.hidden);
+  for (const auto& layer : encore::model::blocks_of_layers(configuration.model))
+    for (const auto block : layer)
+      sum += multiplications(configuration.model, block, static_cast<double>(train.seq));
+  return 6 * static_cast<double>(train.microbatches * train.microbatch * train.seq) * sum;
 }
 
 void run(const std::string& workload, const std::string& mode, const std::string& backend, int iterations) {
@@ -137,7 +162,8 @@ void run(const std::string& workload, const std::string& mode, const std::string
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> workloads{"tiny-launch", "gpt2-124m-b1", "gpt2-124m", "gpt-1b"};
+  std::vector<std::string> workloads{"tiny-launch", "gpt2-124m-b1", "gpt2-124m",
+                                     "gpt-1b",      "moe-small",    "moe-qwen3"};
   std::vector<std::string> modes{"eager", "layer", "graph"};
   std::string backend = "cuda";
   int iterations = 30;

@@ -14,7 +14,7 @@ std::vector<std::vector<BufferId>> checked_buffers(const Outline& outline) {
   std::vector<bool> read_later(outline.buffers().size(), false);
   for (std::size_t i = segments.size(); i-- > 0;) {
     for (const BufferId id : segments[i].writes)
-      if (outline.buffer(id).elements() > 0 &&
+      if (outline.buffer(id).elements() > 0 && !outline.buffer(id).partly_written &&
           (outline.buffer(id).kind != BufferKind::activation || read_later[static_cast<std::size_t>(id)]))
         checked[i].push_back(id);
     for (const BufferId id : segments[i].reads) read_later[static_cast<std::size_t>(id)] = true;

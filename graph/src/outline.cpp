@@ -39,7 +39,7 @@ std::uint64_t sign(std::uint64_t start, const Buffer& buffer) {
   hash.text(buffer.name).number(static_cast<std::uint64_t>(buffer.type));
   hash.number(static_cast<std::uint64_t>(buffer.kind)).number(buffer.shape.size());
   for (const std::int64_t extent : buffer.shape) hash.number(static_cast<std::uint64_t>(extent));
-  hash.number(buffer.part ? 1 : 0);
+  hash.number(buffer.part ? 1 : 0).number(buffer.partly_written ? 1 : 0);
   if (buffer.part)
     hash.number(static_cast<std::uint64_t>(buffer.part->whole)).number(buffer.part->offset_bytes);
   return hash.value();

@@ -79,6 +79,7 @@ std::string first_difference(const Outline& outline, const Snapshot& left, const
   for (const bool wholes : {false, true})
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       const auto id = static_cast<BufferId>(i);
+      if (buffers[i].partly_written) continue;
       if (has_parts[i] != wholes || std::ranges::find(ignored, id) != ignored.end()) continue;
       std::string found = difference(buffers[i], left.bytes(outline, id), right.bytes(outline, id));
       if (!found.empty()) return found;

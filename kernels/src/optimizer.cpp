@@ -94,7 +94,8 @@ struct AdamwPrepare {
     factors[inverse_root_bias2] = static_cast<A>(1 / Kokkos::sqrt(1 - Kokkos::pow(beta2, step)));
     factors[epsilon_factor] = static_cast<A>(*scalars.epsilon);
     const double skip_above = *scalars.skip_above;
-    factors[skip_factor] = static_cast<A>(skip_above > 0 && !(norm <= skip_above));
+    const bool held = scalars.hold != nullptr && *scalars.hold > 0;
+    factors[skip_factor] = static_cast<A>(held || (skip_above > 0 && !(norm <= skip_above)));
   }
 };
 
@@ -205,7 +206,8 @@ void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, 
          {read(partials), read(scalars.learning_rate, 1), read(scalars.weight_decay, 1),
           read(scalars.beta1, 1), read(scalars.beta2, 1), read(scalars.epsilon, 1), read(scalars.clip, 1),
           read(scalars.step, 1), read(scalars.gradient_scale, 1), read(scalars.skip_above, 1),
-          backend::write(gradient_norm, 1), backend::write(factors)},
+          read(scalars.hold, scalars.hold == nullptr ? 0 : 1), backend::write(gradient_norm, 1),
+          backend::write(factors)},
          backend::Teams<256>{1},
          AdamwPrepare<A>{partials.data(), impl::rows_of(partials), scalars, gradient_norm, factors.data()});
 }

@@ -26,11 +26,13 @@ struct ExpertBiasUpdate {
   const double* rate;
   const double* gradient_norm;
   const double* skip_above;
+  const double* hold;
   A* bias;
   std::int64_t experts;
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
+    if (hold != nullptr && *hold > 0) return;
     if (gradient_norm != nullptr && *skip_above > 0 && !(*gradient_norm <= *skip_above)) return;
     const std::int32_t* count = counts + team.league_rank() * experts;
     A* row = bias + team.league_rank() * experts;
@@ -58,7 +60,8 @@ void accumulate_counts(Stream<Space>& stream, Vector<const std::int32_t, Space> 
 
 template <class Space, class A>
 void expert_bias_update(Stream<Space>& stream, Matrix<const std::int32_t, Space> counts, const double* rate,
-                        const double* gradient_norm, const double* skip_above, Matrix<A, Space> bias) {
+                        const double* gradient_norm, const double* skip_above, const double* hold,
+                        Matrix<A, Space> bias) {
   const std::int64_t layers = impl::rows_of(bias), experts = impl::columns_of(bias);
   impl::require_shape(
       impl::is_matrix(counts, layers, experts) && impl::is_matrix(bias, layers, experts) &&
@@ -68,14 +71,16 @@ void expert_bias_update(Stream<Space>& stream, Matrix<const std::int32_t, Space>
   const std::size_t scalars = gradient_norm == nullptr ? 0 : 1;
   launch(stream, "router/bias_update",
          {backend::read(counts), backend::read(rate, 1), backend::read(gradient_norm, scalars),
-          backend::read(skip_above, scalars), backend::write(bias)},
+          backend::read(skip_above, scalars), backend::read(hold, hold == nullptr ? 0 : 1),
+          backend::write(bias)},
          backend::Teams<ExpertBiasUpdate<A>::threads>{layers},
-         ExpertBiasUpdate<A>{counts.data(), rate, gradient_norm, skip_above, bias.data(), experts});
+         ExpertBiasUpdate<A>{counts.data(), rate, gradient_norm, skip_above, hold, bias.data(), experts});
 }
 
-#define ENCORE_INSTANTIATE(SPACE, A)                                                            \
-  template void expert_bias_update<SPACE, A>(Stream<SPACE>&, Matrix<const std::int32_t, SPACE>, \
-                                             const double*, const double*, const double*, Matrix<A, SPACE>);
+#define ENCORE_INSTANTIATE(SPACE, A)                                                                     \
+  template void expert_bias_update<SPACE, A>(Stream<SPACE>&, Matrix<const std::int32_t, SPACE>,          \
+                                             const double*, const double*, const double*, const double*, \
+                                             Matrix<A, SPACE>);
 #define ENCORE_INSTANTIATE_SPACE(SPACE)                                                     \
   template void accumulate_counts<SPACE>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>, \
                                          Vector<std::int32_t, SPACE>, bool);                \

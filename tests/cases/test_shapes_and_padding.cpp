@@ -58,6 +58,21 @@ std::vector<std::vector<std::byte>> gradients(model::Trainer& trainer) {
 
 }  // namespace
 
+TEST_CASE("case 22: a batch that is refused leaves the reason of the one before it as it was") {
+  for (const std::string& backend : backend_names()) {
+    const auto trainer = make(
+        backend, {"graph.buckets=8", "graph.warmup_steps=0", "graph.recapture=true", "graph.checksums=true"});
+    train(*trainer, 0, 8);
+    // As many microbatches as tokens: more segments, and more checksums of them, than were planned.
+    std::vector<std::int32_t> tokens(2 * 16, 1);
+    CHECK_THROWS_AS(trainer->set_batch(tokens, tokens, {2, 1, 16}), OutOfMemoryError);
+    const auto result = trainer->step(0.01);
+    CHECK(result.report.mode == graph::StepMode::replay);
+    CHECK(result.eager_reason.empty());
+    CHECK(result.report.fallbacks == 0);
+  }
+}
+
 TEST_CASE(
     "case 22: one token below, at and above the largest bucket: padded, replayed, and eager with a reason or "
     "refused") {

@@ -371,7 +371,8 @@ TEST_CASE("a configuration built by hand is checked like a parsed one") {
                        ConfigurationError);
   configuration.train.beta1 = 0.9;
   configuration.model.family = "other";
-  CHECK_THROWS_WITH_AS(check(configuration.model), doctest::Contains("model.family = 'other' must be one of gpt2, llama, "),
+  CHECK_THROWS_WITH_AS(check(configuration.model),
+                       doctest::Contains("model.family = 'other' must be one of gpt2, llama, "),
                        ConfigurationError);
   CHECK_THROWS_AS(check(ModelConfiguration{}), ConfigurationError);
 }

@@ -23,12 +23,11 @@ class DoubleStep {
   using Space = Kokkos::Serial;
 
   explicit DoubleStep(const model::Configuration& configuration)
-      : layout_(configuration.model, true),
+      : configuration_(configuration),
+        layout_(configuration.model, true),
         device_(3),
-        step_(model::build_step_program<Space, double, double>(
-            device_, configuration.model, layout_,
-            {configuration.train.microbatches, configuration.train.microbatch, configuration.train.seq, true,
-             backend::DataType::float64})),
+        step_(model::build_step_program<Space, double, double>(device_, configuration.model, layout_,
+                                                               shape_of(configuration))),
         plan_(graph::plan_memory(outline())),
         scalars_(device_.stream(), model::step_scalar_names()),
         bindings_(outline()) {
@@ -46,6 +45,9 @@ class DoubleStep {
     bindings_.bind_parts(outline());
     scalars_.set("dropout", configuration.model.dropout);
     scalars_.set("attention_dropout", configuration.model.attention_dropout);
+    scalars_.set("balance_loss", configuration.train.balance_loss);
+    scalars_.set("router_z_loss", configuration.train.router_z_loss);
+    scalars_.set("router_jitter", configuration.train.router_jitter);
     scalars_.upload(device_.stream());
     const auto& table = outline().buffer(step_.rope_cosine);
     if (table.elements() > 0) {
@@ -69,7 +71,10 @@ class DoubleStep {
 
   double loss() {
     run({graph::Phase::forward});
-    return *data(step_.loss);
+    double sum = *data(step_.loss);
+    if (step_.balance_loss) sum += configuration_.train.balance_loss * *data(*step_.balance_loss);
+    if (step_.z_loss) sum += configuration_.train.router_z_loss * *data(*step_.z_loss);
+    return sum;
   }
   void backward() { run({graph::Phase::forward, graph::Phase::backward}); }
   double* parameters() { return data(step_.parameters); }
@@ -77,6 +82,14 @@ class DoubleStep {
   const model::ParameterLayout& layout() const { return layout_; }
 
  private:
+  static model::StepShape shape_of(const model::Configuration& configuration) {
+    const auto& train = configuration.train;
+    model::StepShape shape{train.microbatches, train.microbatch, train.seq, true, backend::DataType::float64};
+    shape.experts = {train.balance_loss > 0, train.router_z_loss > 0, train.router_jitter > 0,
+                     train.expert_capacity, train.expert_budget};
+    return shape;
+  }
+
   const graph::Outline& outline() const { return step_.program.outline(); }
   double* data(graph::BufferId id) { return reinterpret_cast<double*>(bindings_.address(id)); }
   void run(const std::vector<graph::Phase>& phases) {
@@ -85,6 +98,7 @@ class DoubleStep {
         step_.program.run_segment(index, device_, bindings_);
   }
 
+  model::Configuration configuration_;
   model::ParameterLayout layout_;
   backend::Device<Space> device_;
   model::StepProgram<Space> step_;
@@ -181,6 +195,30 @@ TEST_CASE(
   configuration.model.position = model::Position::none;
   configuration.model.activation = model::Activation::relu_squared;
   check_gradients(configuration);
+}
+
+void check_experts(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.push_back("model.seq=10");
+  settings.push_back("backend=serial");
+  settings.insert(settings.end(), more.begin(), more.end());
+  check_gradients(settings);
+}
+
+TEST_CASE("every gradient of a mixture of experts with balance and z losses equals finite differences") {
+  check_experts(tiny_experts(),
+                {"train.balance_loss=0.3", "train.router_z_loss=0.2", "train.microbatches=2"});
+}
+TEST_CASE("every gradient of a mixture of experts without renormalization equals finite differences") {
+  check_experts(tiny_experts(), {"model.router_renormalize=false", "train.balance_loss=0.1"});
+}
+TEST_CASE("every gradient of a mixture of experts that drops tokens equals finite differences") {
+  check_experts(tiny_experts(), {"train.expert_capacity=0.6"});
+}
+TEST_CASE("every gradient of a mixture of experts with router jitter and dropout equals finite differences") {
+  check_experts(tiny_experts(), {"train.router_jitter=0.1", "model.dropout=0.2"});
+}
+TEST_CASE("every gradient of a hybrid of Mamba, attention, MLP and experts equals finite differences") {
+  check_experts(tiny_hybrid(), {"train.balance_loss=0.1", "train.microbatches=2"});
 }
 
 }  // namespace

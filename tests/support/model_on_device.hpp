@@ -76,6 +76,8 @@ class ModelOnDevice {
     const std::vector<graph::BufferId> ids{step.parameters,     *step.gradients, *step.first_moment,
                                            *step.second_moment, step.loss,       *step.gradient_norm};
     for (const graph::BufferId id : ids) result.emplace_back(outline().buffer(id).name, read(id));
+    for (const auto& id : {step.balance_loss, step.z_loss, step.tokens_of_expert, step.expert_bias})
+      if (id) result.emplace_back(outline().buffer(*id).name, read(*id));
     return result;
   }
 

@@ -31,6 +31,47 @@ inline std::vector<std::string> tiny_model(const std::string& family) {
   return settings;
 }
 
+/// Five layers of one block each, with all kinds of blocks: Mamba, MLP, attention and experts with a shared one, whose
+/// choice is balanced by biases.
+inline std::vector<std::string> tiny_hybrid() {
+  return {"model.family=nemotron_h",
+          "model.layers=5",
+          "model.pattern=M*M-E",
+          "model.hidden=32",
+          "model.heads=4",
+          "model.kv_heads=2",
+          "model.head_dim=8",
+          "model.ffn=48",
+          "model.experts=4",
+          "model.topk=2",
+          "model.expert_ffn=24",
+          "model.shared_ffn=16",
+          "model.router_score=sigmoid",
+          "model.expert_bias=true",
+          "model.mamba_heads=4",
+          "model.mamba_head_dim=8",
+          "model.mamba_state=8",
+          "model.mamba_groups=2",
+          "model.mamba_chunk=8",
+          "model.vocab=61",
+          "model.seq=16",
+          "train.microbatch=2",
+          "train.steps=100",
+          "train.lr=0.01",
+          "train.min_lr=0.01",
+          "seed=5"};
+}
+
+/// Two layers of attention and experts, of which the first is dense.
+inline std::vector<std::string> tiny_experts() {
+  return {"model.family=qwen3_moe", "model.layers=2",      "model.pattern=*-*E",
+          "model.hidden=32",        "model.heads=4",       "model.kv_heads=2",
+          "model.head_dim=8",       "model.ffn=48",        "model.experts=4",
+          "model.topk=2",           "model.expert_ffn=24", "model.vocab=61",
+          "model.seq=16",           "train.microbatch=2",  "train.steps=100",
+          "train.lr=0.01",          "train.min_lr=0.01",   "seed=5"};
+}
+
 inline model::Configuration resolve(std::vector<std::string> settings,
                                     const std::vector<std::string>& more = {}) {
   model::ConfigurationSources sources;
@@ -60,7 +101,7 @@ inline Batch random_batch(const model::Configuration& configuration, std::int64_
 
 /// All numbers that a training step changes.
 struct TrainingState {
-  std::vector<std::byte> bytes;  ///< weights, moments, master weights, in that order
+  std::vector<std::byte> bytes;  ///< weights, moments, master weights, biases of experts, in that order
   std::vector<model::RandomPosition> random;
   friend bool operator==(const TrainingState&, const TrainingState&) = default;
 };
@@ -68,9 +109,9 @@ struct TrainingState {
 inline TrainingState state_of(model::Trainer& trainer) {
   using enum model::ParameterArray;
   TrainingState state;
-  for (const auto array : {weights, first_moment, second_moment, master}) {
+  for (const auto array : {weights, first_moment, second_moment, master, expert_bias}) {
     if (!trainer.type_of(array)) continue;
-    for (const auto& slice : trainer.layout().slices()) {
+    for (const auto& slice : model::slices_of(trainer.layout(), array)) {
       const auto bytes = trainer.read(array, slice);
       state.bytes.insert(state.bytes.end(), bytes.begin(), bytes.end());
     }

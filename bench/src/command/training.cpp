@@ -140,7 +140,7 @@ void Training::train_step(Progress& progress) {
 void Training::write_log(const StepRecord& record) {
   if (!log_) return;
   try {
-    log_->append(log_line(record));
+    log_->append(log_line(record, model::has_block(configuration_.model, model::Block::experts)));
   } catch (const OutputFileError&) {
     // The training is worth more than its log.
     require_finite(record.result);
@@ -150,6 +150,12 @@ void Training::write_log(const StepRecord& record) {
 }
 
 void Training::note_refusal(Progress& progress, const model::StepResult& result) {
+  if (result.over_budget) {
+    if (!std::exchange(budget_noted_, true))
+      progress.note(
+          fmt::format("note: step {} ran eagerly, as others may: {}", result.step, result.eager_reason));
+    return;
+  }
   if (refusal_noted_ || result.eager_reason.empty()) return;
   refusal_noted_ = true;
   const bool always = !trainer_->refusal().empty();

@@ -70,6 +70,7 @@ class Training {
   std::unique_ptr<model::LineLog> log_;
   std::int64_t saved_step_ = -1;
   bool refusal_noted_ = false;
+  bool budget_noted_ = false;
   TrainingTotals totals_;
 };
 

@@ -21,22 +21,28 @@ std::int64_t step_of(std::string_view line) {
 
 }  // namespace
 
-std::string log_line(const StepRecord& record) {
+std::string log_line(const StepRecord& record, bool has_experts) {
   const model::StepResult& result = record.result;
-  const nlohmann::ordered_json line{{"step", result.step},
-                                    {"loss", result.loss},
-                                    {"grad_norm", result.gradient_norm},
-                                    {"lr", record.learning_rate},
-                                    {"tokens_per_s", record.tokens_per_second},
-                                    {"ms", result.milliseconds},
-                                    {"mode", graph::name_of(result.report.mode)},
-                                    {"graph_nodes", result.report.graph_nodes},
-                                    {"host_syncs", result.report.host_syncs},
-                                    {"fallbacks", result.report.fallbacks},
-                                    {"tokens", result.tokens},
-                                    {"computed_tokens", result.computed_tokens},
-                                    {"validated", result.validated},
-                                    {"skipped", result.skipped}};
+  nlohmann::ordered_json line{{"step", result.step},
+                              {"loss", result.loss},
+                              {"grad_norm", result.gradient_norm},
+                              {"lr", record.learning_rate},
+                              {"tokens_per_s", record.tokens_per_second},
+                              {"ms", result.milliseconds},
+                              {"mode", graph::name_of(result.report.mode)},
+                              {"graph_nodes", result.report.graph_nodes},
+                              {"host_syncs", result.report.host_syncs},
+                              {"fallbacks", result.report.fallbacks},
+                              {"tokens", result.tokens},
+                              {"computed_tokens", result.computed_tokens},
+                              {"validated", result.validated},
+                              {"skipped", result.skipped}};
+  if (has_experts) {
+    line["balance_loss"] = result.balance_loss;
+    line["router_z_loss"] = result.router_z_loss;
+    line["expert_budget_needed"] = result.expert_budget_needed;
+    line["over_budget"] = result.over_budget;
+  }
   return line.dump();
 }
 

@@ -181,6 +181,11 @@ constexpr std::array rules = {
     Rule{graph::rule_recordings.id, refused_at_run, graph::rule_recordings.text,
          "recordings are bounded: the step runs eagerly and says so",
          "raise graph.recordings, or set graph.buckets", ""},
+    Rule{graph::rule_budget.id, refused_at_run, graph::rule_budget.text,
+         "a recording has room for so many: the step is taken back, runs eagerly with all the rows it needs, "
+         "and "
+         "says so; the recording stays",
+         "raise train.expert_budget to what the step tells", "C31, C32"},
 };
 
 constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::expert_rows_within_budget) + 1;

@@ -1,50 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "dense_activation.hpp"
 #include "operations.hpp"
-
-#include <encore/kernels/activation.hpp>
 
 namespace encore::model {
 
 namespace {
-
-bool is_gated(Activation activation) {
-  return activation == Activation::swiglu || activation == Activation::swiglu_clamped;
-}
-
-template <class Space, class T>
-void activate(Execution<Space>& x, Activation activation, double limit, BufferId input, BufferId output) {
-  const auto from = x.template matrix<const T>(input);
-  const auto to = x.template matrix<T>(output);
-  switch (activation) {
-    case Activation::gelu: return kernels::gelu_forward<Space, T>(x.stream(), kernels::Gelu::exact, from, to);
-    case Activation::gelu_tanh:
-      return kernels::gelu_forward<Space, T>(x.stream(), kernels::Gelu::tanh, from, to);
-    case Activation::swiglu: return kernels::swiglu_forward<Space, T>(x.stream(), from, to);
-    case Activation::swiglu_clamped:
-      return kernels::swiglu_clamped_forward<Space, T>(x.stream(), limit, from, to);
-    case Activation::relu_squared: return kernels::relu_squared_forward<Space, T>(x.stream(), from, to);
-  }
-}
-
-/// `input` becomes its own gradient.
-template <class Space, class T>
-void activate_backward(Execution<Space>& x, Activation activation, double limit, BufferId input,
-                       BufferId output_gradient) {
-  const auto from = x.template matrix<const T>(input);
-  const auto gradient = x.template matrix<const T>(output_gradient);
-  const auto to = x.template matrix<T>(input);
-  switch (activation) {
-    case Activation::gelu:
-      return kernels::gelu_backward<Space, T>(x.stream(), kernels::Gelu::exact, from, gradient, to);
-    case Activation::gelu_tanh:
-      return kernels::gelu_backward<Space, T>(x.stream(), kernels::Gelu::tanh, from, gradient, to);
-    case Activation::swiglu: return kernels::swiglu_backward<Space, T>(x.stream(), from, gradient, to);
-    case Activation::swiglu_clamped:
-      return kernels::swiglu_clamped_backward<Space, T>(x.stream(), limit, from, gradient, to);
-    case Activation::relu_squared:
-      return kernels::relu_squared_backward<Space, T>(x.stream(), from, gradient, to);
-  }
-}
 
 /// Adds what a block computes from its input before the down projection.
 template <class Space, class T, class G>
@@ -52,8 +12,7 @@ void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name
   const std::int64_t tokens = builder.tokens(), ffn = builder.model.ffn;
   b.normalized = builder.template add<T>(name + "/normalized", {tokens, builder.model.hidden});
   b.statistics = builder.statistics(name + "/norm");
-  b.raised =
-      builder.template add<T>(name + "/raised", {tokens, is_gated(builder.model.activation) ? 2 * ffn : ffn});
+  b.raised = builder.template add<T>(name + "/raised", {tokens, raised_width(builder.model, ffn)});
   b.activated = builder.template add<T>(name + "/activated", {tokens, ffn});
 }
 
@@ -62,8 +21,7 @@ template <class Space, class T, class G>
 void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, const std::string& name,
                         const MlpBuffers& b, std::optional<BufferId> result) {
   using Ops = Operations<Space, T>;
-  const Activation activation = builder.model.activation;
-  const double limit = builder.model.swiglu_limit;
+  const DenseActivation activation = dense_activation(builder.model);
   std::optional<BufferId> undropped;
   if (builder.drops() && result)
     undropped = builder.template add<T>(name + "/undropped", {builder.tokens(), builder.model.hidden});
@@ -78,7 +36,7 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
       std::move(segment), [=, epsilon = builder.model.norm_epsilon](Execution<Space>& x) {
         Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, epsilon);
         Ops::linear_forward(x, "encore::mlp::up", b.up, b.normalized, b.raised);
-        activate<Space, T>(x, activation, limit, b.raised, b.activated);
+        activation.forward<T>(x, b.raised, b.activated);
         if (!result) return;
         Ops::linear_onto_residual(x, "encore::mlp::down", b.down, b.activated, b.input, undropped, *result,
                                   probability, b.dropout_segment);
@@ -138,8 +96,7 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/mlp";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden, ffn = builder.model.ffn;
-  const Activation activation = builder.model.activation;
-  const double limit = builder.model.swiglu_limit;
+  const DenseActivation activation = dense_activation(builder.model);
   const bool delayed = builder.shape.delay_weight_gradients;
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
     return builder.template add<T>(name + suffix, {tokens, columns});
@@ -175,7 +132,7 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
         Ops::linear_backward_input(x, "encore::mlp::down_dgrad", b.down, output_gradient.value,
                                    activated_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
-        activate_backward<Space, T>(x, activation, limit, b.raised, activated_gradient);
+        activation.backward<T>(x, b.raised, activated_gradient);
         Ops::linear_backward_input(x, "encore::mlp::up_dgrad", b.up, b.raised, normalized_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
         Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, true,

@@ -107,6 +107,12 @@ class StackBuilder {
                BufferKind kind = BufferKind::activation) {
     return step.program.add_buffer({name, backend::data_type_of<Element>, std::move(extents), kind});
   }
+  /// Rows of experts, of which as many are used as the router decides.
+  template <class Element>
+  BufferId add_expert_rows(const std::string& name, std::vector<std::int64_t> extents) {
+    return step.program.add_buffer({name, backend::data_type_of<Element>, std::move(extents),
+                                    BufferKind::activation, std::nullopt, true});
+  }
 
   ParameterBuffers parameter(const std::string& name);
   NormBuffers norm(const std::string& name);

@@ -31,7 +31,7 @@ class Passes {
   }
 
  private:
-  using BlockBuffers = std::variant<AttentionBuffers, MlpBuffers>;
+  using BlockBuffers = std::variant<AttentionBuffers, MlpBuffers, ExpertBuffers>;
   using Layer = std::vector<BlockBuffers>;
   struct Delayed {
     std::int64_t layer;
@@ -51,6 +51,7 @@ class Passes {
     Microbatch& microbatch = microbatches_[static_cast<std::size_t>(number)];
     if (chunk == 0) {
       microbatch.embedding = append_embedding_forward(builder_, number);
+      if (has_block(builder_.model, Block::experts)) append_live_tokens(builder_, number);
       microbatch.stream = microbatch.embedding.result;
     }
     for (std::int64_t layer = chunk * layers_of_chunk_; layer < (chunk + 1) * layers_of_chunk_; ++layer) {
@@ -88,7 +89,7 @@ class Passes {
       case Block::windowed_attention:
         return append_attention_forward(builder_, number, layer, input, builder_.model.sliding_window);
       case Block::mlp: return append_mlp_forward(builder_, number, layer, input);
-      case Block::experts:
+      case Block::experts: return append_experts_forward(builder_, number, layer, input);
       case Block::mamba: break;
     }
     throw InternalError("no such block");
@@ -115,8 +116,10 @@ class Passes {
 
   static Module module(const AttentionBuffers&) { return Module::attn; }
   static Module module(const MlpBuffers&) { return Module::mlp; }
+  static Module module(const ExpertBuffers&) { return Module::moe_experts; }
   static RecomputeModule recompute_module(const AttentionBuffers&) { return RecomputeModule::attn; }
   static RecomputeModule recompute_module(const MlpBuffers&) { return RecomputeModule::mlp; }
+  static RecomputeModule recompute_module(const ExpertBuffers&) { return RecomputeModule::moe; }
 
   std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const AttentionBuffers& of,
                                        BufferId residual) {
@@ -125,6 +128,11 @@ class Passes {
   std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const MlpBuffers& of,
                                        BufferId residual) {
     return append_mlp_backward(builder_, number, layer, of, residual);
+  }
+  std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const ExpertBuffers& of,
+                                       BufferId residual) {
+    append_experts_backward(builder_, number, layer, of, residual);
+    return {};
   }
 
   void recompute(std::int64_t number, std::int64_t layer, BlockBuffers& block, bool with_result) {
@@ -137,6 +145,10 @@ class Passes {
   }
   MlpBuffers recomputed(std::int64_t number, std::int64_t layer, const MlpBuffers& of, bool with_result) {
     return append_mlp_recompute(builder_, number, layer, of, with_result);
+  }
+  ExpertBuffers recomputed(std::int64_t number, std::int64_t layer, const ExpertBuffers& of,
+                           bool with_result) {
+    return append_experts_recompute(builder_, number, layer, of, with_result);
   }
 
   void delay(std::int64_t layer, Module module, std::vector<LinearGradient> gradients) {

@@ -34,6 +34,7 @@ class DeviceTrainer final : public Trainer {
   void reset_graphs() override;
   std::string first_bad_boundary() override;
   LengthStatistics length_statistics() const override;
+  std::vector<std::int32_t> tokens_of_experts() override;
   double evaluate(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) override;
   std::vector<float> logits() override;
   std::optional<backend::DataType> type_of(ParameterArray array) const override;
@@ -59,15 +60,24 @@ class DeviceTrainer final : public Trainer {
   void prepare_shapes();
   void check_memory();
   void allocate();
-  graph::Bindings bind(const Shaped& shaped) const;
+  void allocate_for_experts();
+  graph::Bindings bind(const Shaped& shaped, std::byte* arena) const;
+  void bind_experts(const StepProgram<Space>& step, graph::Bindings& bindings) const;
   void make_executor(Shaped& shaped, bool captures);
   void initialize_weights();
   void set_initial_scalars();
   StepResult run_step(double learning_rate, bool eagerly);
+  StepResult run_step(double learning_rate, graph::Executor<Space>& executor, bool eagerly);
+  StepResult step_over_budget(double learning_rate, StepResult within_budget);
   StepResult validated_step(double learning_rate);
 
   void require_shape(const BatchShape& shape) const;
-  Shaped& choose(const BatchShape& shape);
+  /// What a batch runs by, and why that is not captured; empty: it may be.
+  struct Choice {
+    Shaped& shaped;
+    std::string eager_reason;
+  };
+  Choice choose(const BatchShape& shape);
   Shaped& exact(const BatchShape& shape, bool records);
   Shaped* find_recorded(const BatchShape& shape) const;
 
@@ -78,6 +88,7 @@ class DeviceTrainer final : public Trainer {
   void check_tokens(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                     std::size_t expected) const;
   std::byte* address(ParameterArray array) const;
+  std::int64_t elements_of(ParameterArray array) const;
   Evaluation& evaluation();
   void require_memory_for_evaluation(std::size_t bytes) const;
 
@@ -97,6 +108,7 @@ class DeviceTrainer final : public Trainer {
 
   backend::Allocation<Space> parameters_, gradients_, first_moment_, second_moment_, master_;
   backend::Allocation<Space> rope_, batch_, metrics_, arena_, ring_, slot_;
+  backend::Allocation<Space> expert_counts_, expert_bias_;
   backend::StagingAllocation<Space> batch_staging_, metrics_staging_;
   std::vector<backend::Event<Space>> batch_copied_;
   std::size_t next_batch_slot_ = 0;

@@ -6,6 +6,7 @@
 #include <encore/backend/error.hpp>
 #include <encore/graph/contract_rules.hpp>
 #include <encore/graph/length_buckets.hpp>
+#include <encore/kernels/live_tokens.hpp>
 
 #include <fmt/format.h>
 
@@ -18,7 +19,7 @@ namespace encore::model {
 
 namespace impl {
 
-/// Label of padding; any negative one is ignored.
+/// What the label of padding becomes where a caller used it for a token of its own; any negative one is ignored.
 inline constexpr std::int32_t ignored_label = -100;
 
 /// Copies rows of `tokens` numbers into rows of `length`, and fills what is left.
@@ -50,8 +51,8 @@ void DeviceTrainer<Space, T, G>::make_executor(Shaped& shaped, bool captures) {
   graph::CapturePolicy policy = captures ? policy_of(configuration_.graph) : graph::CapturePolicy{};
   // The warm-up is the trainer's: a further shape is recorded at once after it.
   policy.warmup_steps = std::max<std::int64_t>(0, policy.warmup_steps - steps_here_);
-  shaped.executor =
-      std::make_unique<graph::Executor<Space>>(device_, shaped.step.program, bind(shaped), policy);
+  shaped.executor = std::make_unique<graph::Executor<Space>>(device_, shaped.step.program,
+                                                             bind(shaped, arena_.data()), policy);
 }
 
 template <class Space, class T, class G>
@@ -138,31 +139,28 @@ auto DeviceTrainer<Space, T, G>::exact(const BatchShape& shape, bool records) ->
 }
 
 template <class Space, class T, class G>
-auto DeviceTrainer<Space, T, G>::choose(const BatchShape& shape) -> Shaped& {
+auto DeviceTrainer<Space, T, G>::choose(const BatchShape& shape) -> Choice {
   const GraphConfiguration& graph = configuration_.graph;
-  eager_reason_.clear();
   BatchShape padded = shape;
   if (!graph.buckets.empty()) {
     const auto bucket = graph::bucket_for(shape.tokens, graph.buckets);
     if (!bucket) {
-      eager_reason_ =
-          fmt::format("{}: a sequence of {} tokens is longer than the largest of graph.buckets, {}",
-                      graph::rule_length.id, shape.tokens, graph.buckets.back());
-      return exact(shape, false);
+      return {exact(shape, false),
+              fmt::format("{}: a sequence of {} tokens is longer than the largest of graph.buckets, {}",
+                          graph::rule_length.id, shape.tokens, graph.buckets.back())};
     }
     padded.tokens = *bucket;
   }
   Shaped* found = find_recorded(padded);
   if (found != nullptr) {
     if (!found->executor) make_executor(*found, true);
-    return *found;
+    return {*found, {}};
   }
-  if (graph.impl == GraphImplementation::none) return exact(shape, false);
+  if (graph.impl == GraphImplementation::none) return {exact(shape, false), {}};
   // The main shape has a place even when it was never used.
-  if (std::ssize(recorded_) < graph.recordings) return exact(padded, true);
-  eager_reason_ = fmt::format("{}: all {} of graph.recordings are taken by other lengths",
-                              graph::rule_recordings.id, graph.recordings);
-  return exact(shape, false);
+  if (std::ssize(recorded_) < graph.recordings) return {exact(padded, true), {}};
+  return {exact(shape, false), fmt::format("{}: all {} of graph.recordings are taken by other lengths",
+                                           graph::rule_recordings.id, graph.recordings)};
 }
 
 template <class Space, class T, class G>
@@ -177,18 +175,24 @@ void DeviceTrainer<Space, T, G>::set_batch(std::span<const std::int32_t> ids,
                                            std::span<const std::int32_t> labels, const BatchShape& shape) {
   require_shape(shape);
   check_tokens(ids, labels, static_cast<std::size_t>(shape.elements()));
-  Shaped& chosen = choose(shape);
+  const Choice choice = choose(shape);
+  Shaped& chosen = choice.shaped;
   const std::size_t half = batch_.bytes() / 2;
   std::byte* slot = batch_staging_.data() + next_batch_slot_ * batch_.bytes();
   batch_copied_[next_batch_slot_].wait(device_.stream());
   const std::int64_t length = chosen.shape.tokens;
   impl::copy_padded(ids, shape.tokens, length, 0, reinterpret_cast<std::int32_t*>(slot));
-  impl::copy_padded(labels, shape.tokens, length, impl::ignored_label,
-                    reinterpret_cast<std::int32_t*>(slot + half));
+  auto* const padded_labels = reinterpret_cast<std::int32_t*>(slot + half);
+  impl::copy_padded(labels, shape.tokens, length, kernels::padding_label, padded_labels);
+  if (std::ranges::find(labels, kernels::padding_label) != labels.end())
+    for (std::int64_t row = 0; row < std::ssize(labels) / shape.tokens; ++row)
+      std::replace(padded_labels + row * length, padded_labels + row * length + shape.tokens,
+                   kernels::padding_label, impl::ignored_label);
   device_.stream().copy_to_device(batch_.data(), slot, batch_.bytes(), "batch");
   batch_copied_[next_batch_slot_].record(device_.stream());
   next_batch_slot_ = (next_batch_slot_ + 1) % batch_slots;
   current_ = &chosen;
+  eager_reason_ = choice.eager_reason;
   batch_shape_ = shape;
 }
 

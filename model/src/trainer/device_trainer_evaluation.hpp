@@ -48,6 +48,7 @@ auto DeviceTrainer<Space, T, G>::evaluation() -> Evaluation& {
   e.bindings.bind(e.step.rope_cosine, rope_.data());
   e.bindings.bind(e.step.rope_sine, rope_.data() + rope_.bytes() / 2);
   e.bindings.bind(e.step.logits.at(0), e.logits.data());
+  if (e.step.expert_bias) e.bindings.bind(*e.step.expert_bias, expert_bias_.data());
   e.bindings.bind_arena(e.plan, e.arena.data());
   e.bindings.bind_parts(outline);
   // A graph of its own: training's graphs, buffers and random positions stay as they are.

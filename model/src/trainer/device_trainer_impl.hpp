@@ -3,6 +3,7 @@
 
 #include "device_trainer_batches.hpp"
 #include "device_trainer_evaluation.hpp"
+#include "device_trainer_experts.hpp"
 #include "device_trainer_parameters.hpp"
 #include "device_trainer_state.hpp"
 #include "device_trainer_validation.hpp"
@@ -17,13 +18,16 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 
 namespace encore::model {
 
 /// What someone may want to change between steps and cannot, with the reason.
-inline std::map<std::string, std::string, std::less<>> fixed_scalars(const ModelConfiguration& model) {
+inline std::map<std::string, std::string, std::less<>> fixed_scalars(const Configuration& configuration) {
+  const ModelConfiguration& model = configuration.model;
+  const TrainConfiguration& train = configuration.train;
   const std::string recorded =
       "it is part of the recorded kernels; change the configuration and make a new trainer";
   std::map<std::string, std::string, std::less<>> fixed;
@@ -32,6 +36,12 @@ inline std::map<std::string, std::string, std::less<>> fixed_scalars(const Model
   const std::string without = "the model was built without it, so no kernel draws";
   if (model.dropout == 0) fixed.emplace("dropout", without);
   if (model.attention_dropout == 0) fixed.emplace("attention_dropout", without);
+  if (train.router_jitter == 0) fixed.emplace("router_jitter", without);
+  const std::string no_term = "the model was built without it, so no gradient has such a term";
+  if (train.balance_loss == 0) fixed.emplace("balance_loss", no_term);
+  if (train.router_z_loss == 0) fixed.emplace("router_z_loss", no_term);
+  if (!model.expert_bias) fixed.emplace("expert_bias_rate", "the model's choice of experts has no bias");
+  for (const char* name : {"expert_capacity", "expert_budget"}) fixed.emplace(name, recorded);
   return fixed;
 }
 
@@ -40,7 +50,7 @@ DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration)
     : configuration_(configuration),
       layout_(configuration.model, configuration.train.decay_all),
       device_(static_cast<std::uint64_t>(configuration.seed)),
-      scalars_(device_.stream(), step_scalar_names(), fixed_scalars(configuration.model)),
+      scalars_(device_.stream(), step_scalar_names(), fixed_scalars(configuration)),
       batch_copied_(batch_slots) {
   prepare_shapes();
   check_memory();
@@ -84,12 +94,13 @@ void DeviceTrainer<Space, T, G>::allocate() {
   second_moment_ = allocate_cleared("second moment", outline.buffer(*step.second_moment).bytes());
   if (step.master) master_ = allocate_cleared("master weights", outline.buffer(*step.master).bytes());
   batch_ = allocate_cleared("batch", 2 * outline.buffer(step.ids).bytes());
-  metrics_ = allocate_cleared("metrics", metrics * sizeof(double));
+  metrics_ = allocate_cleared("metrics", metric_count(configuration_.model) * sizeof(double));
   arena_ = backend::Allocation<Space>("arena", arena_bytes_);
   if (main_->boundaries) {
     ring_ = allocate_cleared("boundary checksums", outline.buffer(main_->boundaries->ring).bytes());
     slot_ = allocate_cleared("boundary slot", sizeof(std::int64_t));
   }
+  allocate_for_experts();
   batch_staging_ = backend::StagingAllocation<Space>("batch", batch_slots * batch_.bytes());
   metrics_staging_ = backend::StagingAllocation<Space>("metrics", metrics_.bytes());
 
@@ -107,7 +118,7 @@ void DeviceTrainer<Space, T, G>::allocate() {
 }
 
 template <class Space, class T, class G>
-graph::Bindings DeviceTrainer<Space, T, G>::bind(const Shaped& shaped) const {
+graph::Bindings DeviceTrainer<Space, T, G>::bind(const Shaped& shaped, std::byte* arena) const {
   const graph::Outline& outline = shaped.outline();
   const StepProgram<Space>& step = shaped.step;
   graph::Bindings bindings(outline);
@@ -119,16 +130,20 @@ graph::Bindings DeviceTrainer<Space, T, G>::bind(const Shaped& shaped) const {
   bindings.bind(step.ids, batch_.data());
   bindings.bind(step.labels, batch_.data() + batch_.bytes() / 2);
   bindings.bind(step.scalars, scalars_.device_data());
-  bindings.bind(step.loss, metrics_.data());
-  bindings.bind(step.label_count, metrics_.data() + sizeof(double));
-  bindings.bind(*step.gradient_norm, metrics_.data() + 2 * sizeof(double));
+  const auto metric = [&](Metric of) {
+    return metrics_.data() + static_cast<std::size_t>(of) * sizeof(double);
+  };
+  bindings.bind(step.loss, metric(Metric::loss));
+  bindings.bind(step.label_count, metric(Metric::label_count));
+  bindings.bind(*step.gradient_norm, metric(Metric::gradient_norm));
   bindings.bind(step.rope_cosine, rope_.data());
   bindings.bind(step.rope_sine, rope_.data() + rope_.bytes() / 2);
   if (shaped.boundaries) {
     bindings.bind(shaped.boundaries->ring, ring_.data());
     bindings.bind(shaped.boundaries->slot, slot_.data());
   }
-  bindings.bind_arena(shaped.plan, arena_.data());
+  bind_experts(step, bindings);
+  bindings.bind_arena(shaped.plan, arena);
   bindings.bind_parts(outline);
   return bindings;
 }
@@ -176,6 +191,10 @@ void DeviceTrainer<Space, T, G>::set_initial_scalars() {
   scalars_.set("clip", train.clip);
   scalars_.set("skip_above", train.skip_above);
   scalars_.set("gradient_scale", 1.0);
+  if (train.balance_loss > 0) scalars_.set("balance_loss", train.balance_loss);
+  if (train.router_z_loss > 0) scalars_.set("router_z_loss", train.router_z_loss);
+  if (train.router_jitter > 0) scalars_.set("router_jitter", train.router_jitter);
+  if (configuration_.model.expert_bias) scalars_.set("expert_bias_rate", train.expert_bias_rate);
   if (configuration_.model.dropout > 0) scalars_.set("dropout", configuration_.model.dropout);
   if (configuration_.model.attention_dropout > 0)
     scalars_.set("attention_dropout", configuration_.model.attention_dropout);
@@ -192,6 +211,13 @@ void DeviceTrainer<Space, T, G>::set_scalar(std::string_view name, double value)
 
 template <class Space, class T, class G>
 StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, bool eagerly) {
+  StepResult result = run_step(learning_rate, *current_->executor, eagerly);
+  return result.over_budget ? step_over_budget(learning_rate, std::move(result)) : result;
+}
+
+template <class Space, class T, class G>
+StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Executor<Space>& executor,
+                                                bool eagerly) {
   const auto start = std::chrono::steady_clock::now();
   auto& stream = device_.stream();
   scalars_.set("learning_rate", learning_rate);
@@ -200,18 +226,26 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, bool eager
 
   StepResult result{};
   step_begin_.record(stream);
-  result.report = eagerly ? current_->executor->step_eagerly() : current_->executor->step();
+  result.report = eagerly ? executor.step_eagerly() : executor.step();
   step_end_.record(stream);
   stream.copy_to_host(metrics_staging_.data(), metrics_.data(), metrics_.bytes(), "metrics");
   metrics_copied_.record(stream);
   metrics_copied_.wait(stream);
 
-  double values[metrics];
-  std::memcpy(values, metrics_staging_.data(), sizeof values);
+  std::array<double, all_metrics> values{};
+  std::memcpy(values.data(), metrics_staging_.data(), metrics_staging_.bytes());
+  const auto value = [&](Metric of) { return values[static_cast<std::size_t>(of)]; };
   result.step = ++steps_done_;
   ++steps_here_;
-  result.loss = values[0];
-  result.gradient_norm = values[2];
+  result.loss = value(Metric::loss);
+  result.gradient_norm = value(Metric::gradient_norm);
+  result.balance_loss = value(Metric::balance_loss);
+  result.router_z_loss = value(Metric::z_loss);
+  result.over_budget = value(Metric::over_budget) > 0;
+  if (configuration_.model.topk > 0)
+    result.expert_budget_needed =
+        value(Metric::rows_needed) /
+        static_cast<double>(current_->shape.sequences * current_->shape.tokens * configuration_.model.topk);
   const double skip_above = scalars_.get("skip_above");
   result.skipped = skip_above > 0 && !(result.gradient_norm <= skip_above);
   result.tokens = batch_shape_.elements();
@@ -230,7 +264,7 @@ StepResult DeviceTrainer<Space, T, G>::step(double learning_rate) {
   if (!eager_reason_.empty()) {
     result.eager_reason = eager_reason_;
     if (configuration_.graph.impl != GraphImplementation::none) ++result.report.fallbacks;
-  } else if (result.report.mode == graph::StepMode::eager) {
+  } else if (result.report.mode == graph::StepMode::eager && result.eager_reason.empty()) {
     result.eager_reason = current_->executor->refusal();
   }
   ++lengths_.steps;

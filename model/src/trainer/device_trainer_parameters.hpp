@@ -19,6 +19,10 @@ std::optional<backend::DataType> DeviceTrainer<Space, T, G>::type_of(ParameterAr
     case ParameterArray::second_moment: return outline.buffer(*main_->step.second_moment).type;
     case ParameterArray::master:
       if (main_->step.master) return outline.buffer(*main_->step.master).type;
+      break;
+    case ParameterArray::expert_bias:
+      if (main_->step.expert_bias) return outline.buffer(*main_->step.expert_bias).type;
+      break;
   }
   return std::nullopt;
 }
@@ -31,8 +35,15 @@ std::byte* DeviceTrainer<Space, T, G>::address(ParameterArray array) const {
     case ParameterArray::first_moment: return first_moment_.data();
     case ParameterArray::second_moment: return second_moment_.data();
     case ParameterArray::master: return master_.data();
+    case ParameterArray::expert_bias: return expert_bias_.data();
   }
   return nullptr;
+}
+
+template <class Space, class T, class G>
+std::int64_t DeviceTrainer<Space, T, G>::elements_of(ParameterArray array) const {
+  if (array != ParameterArray::expert_bias) return layout_.elements();
+  return main_->step.expert_bias ? main_->outline().buffer(*main_->step.expert_bias).elements() : 0;
 }
 
 template <class Space, class T, class G>

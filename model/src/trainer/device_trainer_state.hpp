@@ -36,7 +36,8 @@ std::vector<std::uint64_t> DeviceTrainer<Space, T, G>::state_checksums() {
   for (std::size_t i = 0; i < arrays; ++i) {
     const auto type = type_of(all_parameter_arrays[i]);
     if (!type) continue;
-    const kernels::ChecksumPart part{address(all_parameter_arrays[i]), layout_.elements(), *type};
+    const kernels::ChecksumPart part{address(all_parameter_arrays[i]), elements_of(all_parameter_arrays[i]),
+                                     *type};
     kernels::checksum<Space>(stream, std::span(&part, 1), reinterpret_cast<const std::int64_t*>(slot.data()),
                              reinterpret_cast<kernels::Checksum*>(rows.data()), static_cast<std::int64_t>(i),
                              static_cast<std::int64_t>(arrays));
@@ -60,7 +61,7 @@ std::unique_ptr<SavedState> DeviceTrainer<Space, T, G>::save_state() {
     const auto type = type_of(array);
     auto& copy = state->arrays.emplace_back();
     if (!type) continue;
-    const std::size_t bytes = static_cast<std::size_t>(layout_.elements()) * backend::size_of(*type);
+    const std::size_t bytes = static_cast<std::size_t>(elements_of(array)) * backend::size_of(*type);
     // Half of what is free is left to whoever else needs some.
     if (bytes < backend::available_memory<Space>() / 2) {
       copy.device = backend::Allocation<Space>("saved state", bytes);

@@ -100,8 +100,8 @@ GoldenErrors evaluate_golden(const std::filesystem::path& path, const Configurat
   if (file.tensor("loss").elements() == 0)
     throw InputFileError(fmt::format("'{}': tensor 'loss' is empty", path.string()));
   const std::unique_ptr<Trainer> trainer = make_trainer(configuration);
-  const std::vector<ParameterSlice> slices = trainer->layout().slices_in(
-      [&file](const std::string& name) { return file.contains("w." + name); });
+  const std::vector<ParameterSlice> slices =
+      trainer->layout().slices_in([&file](const std::string& name) { return file.contains("w." + name); });
   for (const ParameterSlice& slice : slices) {
     if (const StoredTensor& tensor = file.tensor("w." + slice.name); tensor.shape != slice.shape)
       throw InputFileError(

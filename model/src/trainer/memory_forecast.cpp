@@ -84,11 +84,12 @@ MemoryForecast forecast_memory(const Configuration& configuration, const graph::
       backend::RandomTracker<Kokkos::DefaultHostExecutionSpace>::capacity * sizeof(backend::RandomState);
   forecast[workspaces] = workspace_bytes(configuration.backend);
   if (host)
-    forecast[staging] =
-        batch_slots * forecast[input] + graph::scalar_slots * forecast[scalar] + metrics * sizeof(double);
+    forecast[staging] = batch_slots * forecast[input] + graph::scalar_slots * forecast[scalar] +
+                        metric_count(configuration.model) * sizeof(double);
   // One allocation for each array of parameters' shape, and one for the inputs, the scalars, the metrics, the
   // tables, the arena, the random states, the vendor's workspace, the ring of checksums and its position.
   std::size_t allocations = 6 + (forecast[workspaces] > 0 ? 1 : 0) + (configuration.graph.checksums ? 2 : 0);
+  if (has_block(configuration.model, Block::experts)) ++allocations;  // the counts
   for (const graph::Buffer& buffer : outline.buffers())
     if (!buffer.part && (buffer.kind == BufferKind::parameter || buffer.kind == BufferKind::gradient ||
                          buffer.kind == BufferKind::optimizer_state))

@@ -17,8 +17,12 @@ namespace encore::model {
 
 /// Batches that may be on their way to the device at a time.
 inline constexpr std::size_t batch_slots = 4;
-/// What a step reports: loss, label_count, gradient_norm, each float64.
-inline constexpr std::size_t metrics = 3;
+/// What a step reports, each float64. Those behind the gradient norm are there in models with experts alone.
+enum class Metric { loss, label_count, gradient_norm, balance_loss, z_loss, rows_needed, over_budget };
+inline constexpr std::size_t all_metrics = 7;
+inline std::size_t metric_count(const ModelConfiguration& model) {
+  return has_block(model, Block::experts) ? all_metrics : 3;
+}
 
 inline graph::CapturePolicy policy_of(const GraphConfiguration& configuration) {
   graph::CapturePolicy policy;
@@ -51,7 +55,9 @@ inline StepShape training_shape_of(const Configuration& configuration) {
           configuration.parallel.pipeline,
           configuration.parallel.virtual_stages,
           train.recompute,
-          train.delay_wgrad};
+          train.delay_wgrad,
+          {train.balance_loss > 0, train.router_z_loss > 0, train.router_jitter > 0, train.expert_capacity,
+           train.expert_budget}};
 }
 
 /// The sequence lengths whose programs a trainer plans beforehand, the longest that will run first.

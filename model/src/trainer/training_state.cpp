@@ -16,6 +16,7 @@ std::string_view name_of(ParameterArray array) {
     case ParameterArray::first_moment: return "first moments";
     case ParameterArray::second_moment: return "second moments";
     case ParameterArray::master: return "master weights";
+    case ParameterArray::expert_bias: return "biases of the choice of experts";
   }
   return "unknown";
 }
@@ -34,10 +35,10 @@ TrainingState read_state(Trainer& trainer) {
   TrainingState state;
   state.steps_done = trainer.steps_done();
   state.positions = trainer.random_positions();
-  const auto slices = trainer.layout().slices();
   for (const ParameterArray array : all_parameter_arrays) {
     const auto type = trainer.type_of(array);
     if (!type) continue;
+    const auto slices = slices_of(trainer.layout(), array);
     TrainingState::Array& copy = state.arrays.emplace_back(TrainingState::Array{array, *type, {}});
     copy.slices.reserve(slices.size());
     for (const ParameterSlice& slice : slices) copy.slices.push_back(trainer.read(array, slice));
@@ -47,8 +48,8 @@ TrainingState read_state(Trainer& trainer) {
 
 std::string first_difference(const ParameterLayout& layout, const TrainingState& left,
                              const TrainingState& right) {
-  const auto slices = layout.slices();
   for (std::size_t a = 0; a < left.arrays.size(); ++a) {
+    const auto slices = slices_of(layout, left.arrays[a].array);
     const std::size_t element = backend::size_of(left.arrays[a].type);
     for (std::size_t i = 0; i < slices.size(); ++i) {
       const auto& one = left.arrays[a].slices[i];

@@ -27,8 +27,11 @@ inline constexpr ContractRule rule_memory{"R-08", "more memory than was planned 
 inline constexpr ContractRule rule_recordings{
     "R-09", "a batch of another length when graph.recordings are all taken"};
 
-inline constexpr ContractRule contract_rules[] = {rule_buffer, rule_microbatches, rule_program,
-                                                  rule_scalar, rule_released,     rule_host_work,
-                                                  rule_length, rule_memory,       rule_recordings};
+inline constexpr ContractRule rule_budget{"R-10",
+                                          "more rows of experts in a step than train.expert_budget keeps"};
+
+inline constexpr ContractRule contract_rules[] = {
+    rule_buffer,    rule_microbatches, rule_program, rule_scalar,     rule_released,
+    rule_host_work, rule_length,       rule_memory,  rule_recordings, rule_budget};
 
 }  // namespace encore::graph

@@ -31,6 +31,8 @@ struct Buffer {
   std::vector<std::int64_t> shape;
   BufferKind kind = BufferKind::activation;
   std::optional<BufferPart> part = std::nullopt;
+  /// Some of its rows may hold nothing, and only the device knows which: its content is not compared.
+  bool partly_written = false;
 
   std::int64_t elements() const;
   std::size_t bytes() const;

@@ -16,7 +16,8 @@ void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradien
 
 /// Device addresses of what an AdamW step depends on. `clip` 0 leaves gradients unclipped; `step` counts from
 /// 1; gradients count `gradient_scale` times (1 / microbatches, 1 / loss scale). A norm above `skip_above`, or one
-/// that is not finite, leaves weights and moments as they are; 0: no norm does. The decision is the device's.
+/// that is not finite, leaves weights and moments as they are; 0: no norm does. So does any *hold above 0; nullptr:
+/// never. The decision is the device's.
 struct AdamwScalars {
   const double* learning_rate;
   const double* weight_decay;
@@ -27,6 +28,7 @@ struct AdamwScalars {
   const double* step;
   const double* gradient_scale;
   const double* skip_above;
+  const double* hold = nullptr;
 };
 
 /// Length of the factors that adamw_prepare hands to adamw.

@@ -100,11 +100,12 @@ void accumulate_counts(Stream<Space>& stream, Vector<const std::int32_t, Space> 
 
 /// bias[l, e] += *rate * sign(mean of counts[l, .] - counts[l, e]) (Wang et al., "Auxiliary-Loss-Free Load
 /// Balancing Strategy for Mixture-of-Experts", 2024). Nothing changes when the step is skipped by the rule of
-/// AdamwScalars: *skip_above > 0 and *gradient_norm is above it or not finite. Both may be nullptr: never
-/// skipped.
+/// AdamwScalars: *skip_above > 0 and *gradient_norm is above it or not finite (both may be nullptr: never skipped),
+/// or *hold > 0 (may be nullptr).
 /// bias [layers, E], counts [layers, E] over the whole step; the scalars on the device. May be captured.
 template <class Space, class A>
 void expert_bias_update(Stream<Space>& stream, Matrix<const std::int32_t, Space> counts, const double* rate,
-                        const double* gradient_norm, const double* skip_above, Matrix<A, Space> bias);
+                        const double* gradient_norm, const double* skip_above, const double* hold,
+                        Matrix<A, Space> bias);
 
 }  // namespace encore::kernels

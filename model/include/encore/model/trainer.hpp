@@ -20,11 +20,15 @@
 
 namespace encore::model {
 
-/// The arrays that have the shape of the parameters.
-enum class ParameterArray { weights, gradients, first_moment, second_moment, master };
-inline constexpr std::array all_parameter_arrays{ParameterArray::weights, ParameterArray::gradients,
+/// The arrays that have the shape of the parameters, and that of the experts' biases.
+enum class ParameterArray { weights, gradients, first_moment, second_moment, master, expert_bias };
+inline constexpr std::array all_parameter_arrays{ParameterArray::weights,      ParameterArray::gradients,
                                                  ParameterArray::first_moment, ParameterArray::second_moment,
-                                                 ParameterArray::master};
+                                                 ParameterArray::master,       ParameterArray::expert_bias};
+/// The stretches of an array that a model's files have as tensors.
+inline std::vector<ParameterSlice> slices_of(const ParameterLayout& layout, ParameterArray array) {
+  return array == ParameterArray::expert_bias ? layout.expert_biases() : layout.slices();
+}
 
 /// The extents of a batch.
 struct BatchShape {
@@ -48,6 +52,11 @@ struct StepResult {
   std::string eager_reason =
       {};                  ///< why this step ran eagerly although graphs were asked for; empty: it did not
   bool validated = false;  ///< the replay was compared with an eager run of the same step
+  // Models with experts only.
+  double balance_loss = 0;          ///< 1 for an even load; summed over layers, before its coefficient
+  double router_z_loss = 0;         ///< the same
+  bool over_budget = false;         ///< some rows did not fit; the step was then done again eagerly
+  double expert_budget_needed = 0;  ///< the train.expert_budget with which no row would have been missing
 };
 
 /// What came of batches of different lengths.
@@ -140,6 +149,10 @@ class Trainer {
   virtual std::string first_bad_boundary() = 0;
 
   virtual LengthStatistics length_statistics() const = 0;
+
+  /// How many tokens of the last step went to each expert, [layers with experts, experts]; empty without experts.
+  /// Waits for the device.
+  virtual std::vector<std::int32_t> tokens_of_experts() = 0;
 
   /// Steps done, counting those before a resume.
   virtual std::int64_t steps_done() const = 0;
