@@ -28,6 +28,7 @@ struct ConvolutionBackward {
   Columns<T> input_gradient;
   A* weight_partials;  ///< [shares, channels, Taps]
   A* bias_partials;    ///< [shares, channels]
+  impl::TapCount<Taps> taps;
   std::int64_t tokens, shares, blocks;
 
   template <class Team>
@@ -46,8 +47,10 @@ struct ConvolutionBackward {
       walk(strip, sequence * tokens, share_begin + lane * run, channel, sums);
       if constexpr (!Whole) {
         for (int i = 0; i < strip.count; ++i) {
-          for (int k = 0; k < Taps; ++k)
-            weight_partials[(share * input.columns + channel + i) * Taps + k] = sums.value[k][i];
+          const std::int64_t width = taps.width();
+          for (std::int64_t k = 0; k < width; ++k)
+            weight_partials[(share * input.columns + channel + i) * width + k] =
+                sums.value[Taps - width + k][i];
           bias_partials[share * input.columns + channel + i] = sums.value[Taps][i];
         }
       }
@@ -63,8 +66,7 @@ struct ConvolutionBackward {
   KOKKOS_FUNCTION void walk(const Strip& strip, std::int64_t sequence_row, std::int64_t begin,
                             std::int64_t channel, Sums& sums) const {
     if (begin >= tokens) return;
-    impl::ConvolutionWeights<Taps, Width, Whole, T> weights;
-    weights.load(strip, weight, bias, channel);
+    const impl::ConvolutionWeights<Taps, Width, Whole, T> weights(taps, strip, weight, bias, channel);
     const T* from = input.data + (sequence_row + begin) * input.stride + channel;
     const T* gradient = output_gradient.data + (sequence_row + begin) * output_gradient.stride + channel;
     T* to = input_gradient.data + (sequence_row + begin) * input_gradient.stride + channel;
@@ -101,13 +103,15 @@ struct ConvolutionBackward {
       }
       if (t < count) {
         for (int k = 0; k < Taps; ++k)
-          for (int i = 0; i < Width; ++i) sums.value[k][i] += gradients[Taps - 1][i] * window[k][i];
+          if (taps.has(k))
+            for (int i = 0; i < Width; ++i) sums.value[k][i] += gradients[Taps - 1][i] * window[k][i];
         for (int i = 0; i < Width; ++i) sums.value[Taps][i] += gradients[Taps - 1][i];
       }
       if (t < Taps - 1) continue;
       A result[Width] = {};
       for (int k = 0; k < Taps; ++k)
-        for (int i = 0; i < Width; ++i) result[i] += weights.weight[k][i] * gradients[Taps - 1 - k][i];
+        if (taps.has(k))
+          for (int i = 0; i < Width; ++i) result[i] += weights.weight[k][i] * gradients[Taps - 1 - k][i];
       strip.store(to + (t - (Taps - 1)) * input_gradient.stride, result);
     }
   }
@@ -120,16 +124,17 @@ struct ConvolutionBackward {
       for (int i = 0; i < Width; ++i) parts[(k * Width + i) * threads + team.rank()] = sums.value[k][i];
     team.barrier();
     // Neighbouring threads have neighbouring places of the result.
-    for (int item = team.rank(); item < (Taps + 1) * Width * strips; item += threads) {
-      const bool of_weight = item < Taps * Width * strips;
-      const int place = of_weight ? item / Taps : item - Taps * Width * strips;
-      const int k = of_weight ? item - place * Taps : Taps;
+    const int width = static_cast<int>(taps.width());
+    for (int item = team.rank(); item < (width + 1) * Width * strips; item += threads) {
+      const bool of_weight = item < width * Width * strips;
+      const int place = of_weight ? item / width : item - width * Width * strips;
+      const int k = of_weight ? item - place * width : width;
       if (first_channel + place >= input.columns) continue;
-      const A* part = parts + (k * Width + place % Width) * threads + place / Width;
+      const A* part = parts + ((Taps - width + k) * Width + place % Width) * threads + place / Width;
       A total(0);
       for (int lane = 0; lane < lanes; ++lane) total += part[lane * strips];
       if (of_weight)
-        weight_partials[(share * input.columns + first_channel + place) * Taps + k] = total;
+        weight_partials[(share * input.columns + first_channel + place) * width + k] = total;
       else
         bias_partials[share * input.columns + first_channel + place] = total;
     }
@@ -170,11 +175,11 @@ void causal_convolution_backward(Stream<Space>& stream, std::int64_t sequences, 
                       "[causal_convolution_workspace_rows(sequences, tokens), channels * (width + 1)]");
   A* bias_partials = workspace.data() + rows * channels * taps;
   const Columns<const T> weights{weight.data(), channels, taps, 0}, biases{bias.data(), 1, channels, 0};
-  impl::with_taps(taps, [&](auto taps_constant) {
+  impl::with_taps(taps, [&]<int Taps>(impl::TapCount<Taps> count) {
     impl::with_strips<Space, 4>(
         channels,
         [&](auto width, auto whole) {
-          using Functor = ConvolutionBackward<taps_constant, width, whole, T>;
+          using Functor = ConvolutionBackward<Taps, width, whole, T>;
           const std::int64_t blocks = impl::rounded_up_quotient(channels, width * Functor::strips);
           launch(stream, "causal_convolution/backward",
                  {impl::read(input), backend::read(weight), backend::read(bias), impl::read(output_gradient),

@@ -15,6 +15,7 @@ struct ConvolutionForward {
   const T* weight;
   const T* bias;
   Columns<T> output;
+  impl::TapCount<Taps> taps;
   std::int64_t tokens, runs, strips;
 
   KOKKOS_FUNCTION void operator()(std::int64_t item) const {
@@ -25,8 +26,7 @@ struct ConvolutionForward {
     impl::ChannelStrip<Width, Whole, T> strip;
     if constexpr (!Whole)
       strip.count = input.columns - channel < Width ? static_cast<int>(input.columns - channel) : Width;
-    impl::ConvolutionWeights<Taps, Width, Whole, T> weights;
-    weights.load(strip, weight, bias, channel);
+    const impl::ConvolutionWeights<Taps, Width, Whole, T> weights(taps, strip, weight, bias, channel);
     const T* from = input.data + (sequence * tokens + begin) * input.stride + channel;
     T* to = output.data + (sequence * tokens + begin) * output.stride + channel;
     A window[Taps][Width] = {};
@@ -63,17 +63,17 @@ void causal_convolution_forward(Stream<Space>& stream, std::int64_t sequences, C
                       "width] and bias [channels]");
   const std::int64_t tokens = input.rows / sequences;
   const Columns<const T> weights{weight.data(), channels, taps, 0}, biases{bias.data(), 1, channels, 0};
-  impl::with_taps(taps, [&](auto taps_constant) {
+  impl::with_taps(taps, [&]<int Taps>(impl::TapCount<Taps> count) {
     impl::with_strips<Space, backend::packet_width<T>>(
         channels,
         [&](auto width, auto whole) {
-          using Functor = ConvolutionForward<taps_constant, width, whole, T>;
+          using Functor = ConvolutionForward<Taps, width, whole, T>;
           const std::int64_t runs = impl::rounded_up_quotient(tokens, Functor::run);
           const std::int64_t strips = impl::rounded_up_quotient(channels, width);
           launch(stream, "causal_convolution/forward",
                  {impl::read(input), backend::read(weight), backend::read(bias), impl::write(output)},
                  backend::Range{sequences * runs * strips},
-                 Functor{input, weight.data(), bias.data(), output, tokens, runs, strips});
+                 Functor{input, weight.data(), bias.data(), output, count, tokens, runs, strips});
         },
         input, output, weights, biases);
   });

@@ -39,17 +39,29 @@ struct ChannelStrip {
   }
 };
 
+/// Widths of 2 to 4 are compiled as they are. Wider ones are the last of 8 taps.
+template <int Taps>
+struct TapCount {
+  std::int64_t count;
+
+  KOKKOS_FUNCTION std::int64_t width() const { return Taps <= 4 ? Taps : count; }
+  /// Whether tap k exists.
+  KOKKOS_FUNCTION bool has(int k) const { return Taps <= 4 || k >= Taps - count; }
+};
+
 template <int Taps, int Width, bool Whole, class T>
 struct ConvolutionWeights {
   using A = Accumulator<T>;
 
+  TapCount<Taps> taps;
   A weight[Taps][Width];
   A bias[Width];
 
-  KOKKOS_FUNCTION void load(const ChannelStrip<Width, Whole, T>& strip, const T* weights, const T* biases,
-                            std::int64_t channel) {
-    const T* source = weights + channel * Taps;
-    if constexpr (Whole) {
+  KOKKOS_FUNCTION ConvolutionWeights(TapCount<Taps> count, const ChannelStrip<Width, Whole, T>& strip,
+                                     const T* weights, const T* biases, std::int64_t channel)
+      : taps(count) {
+    const T* source = weights + channel * taps.width();
+    if constexpr (Whole && Taps <= 4) {
       T all[Taps * Width];
       for (int part = 0; part < Taps; ++part) {
         const auto packet = backend::load_packet<Width>(source, part);
@@ -58,9 +70,11 @@ struct ConvolutionWeights {
       for (int k = 0; k < Taps; ++k)
         for (int i = 0; i < Width; ++i) weight[k][i] = static_cast<A>(all[i * Taps + k]);
     } else {
+      const std::int64_t first = Taps - taps.width();
       for (int k = 0; k < Taps; ++k)
         for (int i = 0; i < Width; ++i)
-          weight[k][i] = i < strip.count ? static_cast<A>(source[i * Taps + k]) : A(0);
+          weight[k][i] =
+              taps.has(k) && i < strip.count ? static_cast<A>(source[i * taps.width() + k - first]) : A(0);
     }
     for (int i = 0; i < Width; ++i) bias[i] = 0;
     if (biases != nullptr) strip.load(biases + channel, bias);
@@ -70,7 +84,8 @@ struct ConvolutionWeights {
   KOKKOS_FUNCTION void sum(const A (&window)[Taps][Width], A (&result)[Width]) const {
     for (int i = 0; i < Width; ++i) result[i] = bias[i];
     for (int k = 0; k < Taps; ++k)
-      for (int i = 0; i < Width; ++i) result[i] += weight[k][i] * window[k][i];
+      if (taps.has(k))
+        for (int i = 0; i < Width; ++i) result[i] += weight[k][i] * window[k][i];
   }
 };
 
@@ -81,12 +96,14 @@ KOKKOS_INLINE_FUNCTION void shift(A (&window)[Taps][Width]) {
     for (int i = 0; i < Width; ++i) window[k][i] = window[k + 1][i];
 }
 
-/// Calls `body(std::integral_constant<int, taps>)`.
-template <class Body, int Taps = least_taps>
+/// Calls `body(TapCount)`.
+template <class Body>
 void with_taps(std::int64_t taps, const Body& body) {
-  if constexpr (Taps <= most_taps) {
-    if (taps == Taps) return body(std::integral_constant<int, Taps>{});
-    with_taps<Body, Taps + 1>(taps, body);
+  switch (taps) {
+    case 2: return body(TapCount<2>{taps});
+    case 3: return body(TapCount<3>{taps});
+    case 4: return body(TapCount<4>{taps});
+    default: return body(TapCount<most_taps>{taps});
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include "map.hpp"
 
+#include <cmath>
+
 namespace encore::kernels {
 
 namespace {
@@ -32,6 +34,47 @@ struct FillNormal {
   KOKKOS_FUNCTION void put(std::int64_t element, double normal) const {
     if (element < size)
       values[element] = static_cast<T>(static_cast<Accumulator<T>>(mean + deviation * normal));
+  }
+};
+
+/// values[e] = transform(a number uniform in [least, most)).
+template <class Transform, class T>
+struct FillUniform {
+  T* values;
+  std::int64_t size;
+  double least, most;
+  backend::RandomState state;
+  std::uint32_t segment;
+  Transform transform;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t quad) const {
+    const auto drawn = backend::random_words(state, segment, static_cast<std::uint64_t>(quad));
+    for (int i = 0; i < 4; ++i) {
+      if (4 * quad + i >= size) return;
+      const double uniform = least + (most - least) * (drawn.word[i] / 4294967296.0);
+      values[4 * quad + i] = static_cast<T>(static_cast<Accumulator<T>>(transform(uniform)));
+    }
+  }
+};
+
+/// The v with softplus(v) = s is s + ln(1 - exp(-s)).
+struct InverseSoftplusOfStep {
+  double floor;
+
+  KOKKOS_FUNCTION double operator()(double logarithm) const {
+    const double drawn = Kokkos::exp(logarithm);
+    const double step = drawn < floor ? floor : drawn;
+    return step + Kokkos::log(-Kokkos::expm1(-step));
+  }
+};
+
+template <class T>
+struct FillLogOfRank {
+  T* values;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t element) const {
+    const double logarithm = Kokkos::log(static_cast<double>(element + 1));
+    values[element] = static_cast<T>(static_cast<Accumulator<T>>(logarithm));
   }
 };
 
@@ -72,6 +115,32 @@ void fill_normal(Stream<Space>& stream, Vector<T, Space> values, double mean, do
 }
 
 template <class Space, class T>
+void fill_uniform(Stream<Space>& stream, Vector<T, Space> values, double least, double most,
+                  std::uint64_t seed, std::uint32_t segment) {
+  const std::int64_t size = impl::rows_of(values);
+  launch(stream, "fill/uniform", {backend::write(values)}, backend::Range{impl::rounded_up_quotient(size, 4)},
+         FillUniform<Same, T>{values.data(), size, least, most, {seed, 0}, segment, {}});
+}
+
+template <class Space, class T>
+void fill_log_of_rank(Stream<Space>& stream, Vector<T, Space> values) {
+  launch(stream, "fill/log_of_rank", {backend::write(values)}, backend::Range{impl::rows_of(values)},
+         FillLogOfRank<T>{values.data()});
+}
+
+template <class Space, class T>
+void fill_inverse_softplus_of_step(Stream<Space>& stream, Vector<T, Space> values, double least, double most,
+                                   double floor, std::uint64_t seed, std::uint32_t segment) {
+  impl::require_shape(least > 0 && most >= least && floor > 0,
+                      "fill_inverse_softplus_of_step: the bounds must be positive and in order");
+  const std::int64_t size = impl::rows_of(values);
+  launch(stream, "fill/inverse_softplus_of_step", {backend::write(values)},
+         backend::Range{impl::rounded_up_quotient(size, 4)},
+         FillUniform<InverseSoftplusOfStep, T>{
+             values.data(), size, std::log(least), std::log(most), {seed, 0}, segment, {floor}});
+}
+
+template <class Space, class T>
 void fill_constant(Stream<Space>& stream, Vector<T, Space> values, double value) {
   const std::int64_t size = impl::rows_of(values);
   impl::with_packet_width<Space>(
@@ -92,9 +161,14 @@ void convert(Stream<Space>& stream, Vector<const From, Space> input, Vector<To, 
   impl::launch_map(stream, "convert", Same{}, size, output.data(), input.data());
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                   \
-  template void fill_normal<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t, \
-                                      std::uint32_t);                                                  \
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
+  template void fill_normal<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t,    \
+                                      std::uint32_t);                                                     \
+  template void fill_uniform<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t,   \
+                                       std::uint32_t);                                                    \
+  template void fill_log_of_rank<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>);                             \
+  template void fill_inverse_softplus_of_step<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, \
+                                                        double, std::uint64_t, std::uint32_t);            \
   template void fill_constant<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE

@@ -61,6 +61,35 @@ TEST_CASE("normal numbers have the asked moments and differ between seeds and se
   });
 }
 
+TEST_CASE("uniform numbers, logarithms of ranks and inverse softplus of steps are what their formulas say") {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
+    for (const std::int64_t size : {1, 3, 4, 5, 1003}) {
+      KernelRun<Space> run;
+      const auto uniform = run.template output<T>(size), ranks = run.template output<T>(size),
+                 steps = run.template output<T>(size);
+      run.execute([&] {
+        kernels::fill_uniform<Space, T>(run.stream(), uniform, -0.5, 0.25, 99, 7);
+        kernels::fill_log_of_rank<Space, T>(run.stream(), ranks);
+        kernels::fill_inverse_softplus_of_step<Space, T>(run.stream(), steps, 0.001, 0.1, 0.002, 98, 6);
+      });
+      std::vector<double> uniform_expected(size), ranks_expected(size), steps_expected(size);
+      for (std::int64_t e = 0; e < size; ++e) {
+        const auto draw = [&](std::uint64_t seed, std::uint32_t segment) {
+          return backend::random_words({seed, 0}, segment, e / 4).word[e % 4] / 4294967296.0;
+        };
+        uniform_expected[e] = -0.5 + 0.75 * draw(99, 7);
+        ranks_expected[e] = std::log(e + 1.0);
+        const double step = std::max(0.001 * std::pow(100.0, draw(98, 6)), 0.002);
+        steps_expected[e] = std::log(std::exp(step) - 1);
+      }
+      check_close(run.values(uniform), uniform_expected, tolerance<T>());
+      check_close(run.values(ranks), ranks_expected, tolerance<T>());
+      check_close(run.values(steps), steps_expected, tolerance<T>());
+      for (const double value : run.values(uniform)) CHECK((value >= -0.5 && value <= 0.25));
+    }
+  });
+}
+
 TEST_CASE("a constant fills every element and nothing beside them") {
   for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     for (const std::int64_t size : {1, 7, 8, 1001}) {

@@ -216,6 +216,28 @@ struct ExpertBuffers {
   std::uint32_t dropout_segment = 0;
 };
 
+/// Buffers of a Mamba-2 block; shapes stand where they are added. Backward only reads them.
+struct MambaBuffers {
+  NormBuffers norm;
+  LinearBuffers in;
+  LinearBuffers out;
+  ParameterBuffers convolution_weight;  ///< [inner + 2 groups * state, width]
+  std::optional<ParameterBuffers> convolution_bias;
+  ParameterBuffers step_bias, decay_log, skip;  ///< [mamba_heads]
+  ParameterBuffers gate_norm;                   ///< [inner]
+  BufferId input;
+  BufferId result;
+  BufferId normalized;
+  NormStatistics statistics;
+  BufferId projected;              ///< gate, x, B, C and raw steps side by side
+  BufferId mixed;                  ///< x, B and C behind the convolution
+  BufferId steps, decays, states;  ///< kernels::StateSpaceSaved
+  BufferId scanned;                ///< what the scan outputs
+  BufferId gated;                  ///< normalized and gated
+  BufferId gate_inverse;           ///< [tokens, mamba_norm_groups]
+  std::uint32_t dropout_segment = 0;
+};
+
 struct EmbeddingBuffers {
   ParameterBuffers tokens;
   std::optional<ParameterBuffers> positions;
@@ -263,6 +285,16 @@ template <class Space, class T, class G>
 std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
                                                 std::int64_t layer, const MlpBuffers& buffers,
                                                 BufferId residual);
+template <class Space, class T, class G>
+MambaBuffers append_mamba_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                  std::int64_t layer, BufferId input);
+template <class Space, class T, class G>
+MambaBuffers append_mamba_recompute(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                    std::int64_t layer, const MambaBuffers& forward, bool with_result);
+template <class Space, class T, class G>
+std::vector<LinearGradient> append_mamba_backward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch,
+                                                  std::int64_t layer, const MambaBuffers& buffers,
+                                                  BufferId residual);
 template <class Space, class T, class G>
 void append_live_tokens(StackBuilder<Space, T, G>& builder, std::int64_t microbatch);
 template <class Space, class T, class G>

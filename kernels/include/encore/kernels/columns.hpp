@@ -20,7 +20,9 @@ struct Columns {
   std::size_t span() const {
     return rows == 0 || columns == 0 ? 0 : static_cast<std::size_t>((rows - 1) * stride + columns);
   }
-  operator Columns<const T>() const requires(!std::is_const_v<T>) { return {data, rows, columns, stride}; }
+  template <class Const>
+    requires(std::is_same_v<Const, const T> && !std::is_const_v<T>)
+  operator Columns<Const>() const { return {data, rows, columns, stride}; }
 };
 
 /// `count` columns of a matrix from `first` on. Views only; the caller sees to it that they exist.
