@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <encore/backend/error.hpp>
+#include <encore/model/checkpoint.hpp>
 
 #include "trainers.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 
@@ -257,6 +257,36 @@ TEST_CASE("experts computed again in backward change no bit") {
       check_equal(train(settings, {"train.recompute=full"}, 12), kept);
       check_equal(train(settings, {"train.delay_wgrad=true"}, 12), kept);
     }
+}
+
+TEST_CASE("a hybrid resumes from its checkpoint to the same numbers, the experts' biases among them") {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("encore-hybrid-" + std::to_string(std::random_device{}()) + ".safetensors");
+  for (const std::string& backend : backend_names())
+    for (const std::string precision : {"fp32", "bf16"}) {
+      auto settings = tiny_hybrid();
+      for (const std::string& more :
+           {"backend=" + backend, "train.precision=" + precision, std::string("model.dropout=0.1"),
+            std::string("train.expert_bias_rate=0.1")})
+        settings.push_back(more);
+      const auto configuration = resolve(settings);
+      const auto run = [&](model::Trainer& trainer, std::int64_t first, std::int64_t end) {
+        for (std::int64_t step = first; step < end; ++step) {
+          const Batch batch = random_batch(configuration, step);
+          trainer.set_batch(batch.ids, batch.labels);
+          trainer.step(0.01);
+        }
+      };
+      const auto whole = model::make_trainer(configuration);
+      run(*whole, 0, 5);
+      model::save_checkpoint(path, *whole);
+      run(*whole, 5, 10);
+      const auto resumed = model::make_trainer(configuration);
+      CHECK(model::load_checkpoint(path, *resumed).steps_done == 5);
+      run(*resumed, 5, 10);
+      CHECK(state_of(*resumed) == state_of(*whole));
+    }
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("Serial and OpenMP route and train a hybrid alike, bit for bit") {

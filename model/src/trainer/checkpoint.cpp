@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -99,6 +100,22 @@ const StoredTensor& tensor_of(const SafetensorsFile& file, const std::string& na
   return tensor;
 }
 
+/// The biases of the choice of experts stand in a file beside the weights, in whatever type.
+void load_expert_biases(const SafetensorsFile& file, Trainer& trainer) {
+  const auto type = trainer.type_of(ParameterArray::expert_bias);
+  for (const ParameterSlice& slice : trainer.layout().expert_biases()) {
+    const std::vector<float> values = file.float32(slice.name);
+    std::vector<std::byte> bytes(values.size() * backend::size_of(*type));
+    if (*type == backend::DataType::float64) {
+      const std::vector<double> wide(values.begin(), values.end());
+      std::memcpy(bytes.data(), wide.data(), bytes.size());
+    } else {
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+    }
+    trainer.write(ParameterArray::expert_bias, slice, bytes);
+  }
+}
+
 void refuse_strangers(const SafetensorsFile& file, const std::set<std::string>& known,
                       const ModelConfiguration& model) {
   for (const std::string& name : file.names())
@@ -137,10 +154,15 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
     if (const auto type = trainer.type_of(stored.array))
       for (const ParameterSlice& slice : slices)
         writer.add(std::string(stored.prefix) + slice.name, stored_type_of(*type), slice.shape);
+  const std::vector<ParameterSlice>& biases = trainer.layout().expert_biases();
+  for (const ParameterSlice& slice : biases)
+    writer.add(slice.name, stored_type_of(*trainer.type_of(ParameterArray::expert_bias)), slice.shape);
   for (const StoredArray& stored : stored_arrays)
     if (trainer.type_of(stored.array))
       for (const ParameterSlice& slice : slices)
         writer.write(std::string(stored.prefix) + slice.name, trainer.read(stored.array, slice));
+  for (const ParameterSlice& slice : biases)
+    writer.write(slice.name, trainer.read(ParameterArray::expert_bias, slice));
   writer.commit();
 }
 
@@ -170,6 +192,10 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
                         path.string(), state, name_of(tensor.type), name_of(stored_type_of(*type))));
     }
   }
+  for (const ParameterSlice& slice : trainer.layout().expert_biases()) {
+    known.insert(slice.name);
+    tensor_of(file, slice.name, slice.shape);
+  }
   refuse_strangers(file, known, model);
   LoadedCheckpoint loaded;
   std::vector<RandomPosition> positions;
@@ -185,6 +211,7 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
       if (stored.array != ParameterArray::weights && trainer.type_of(stored.array))
         trainer.write(stored.array, slice, file.tensor(std::string(stored.prefix) + slice.name).bytes);
   }
+  load_expert_biases(file, trainer);
   if (resumes) trainer.restore(loaded.steps_done, positions);
   return loaded;
 }
