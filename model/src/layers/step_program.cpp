@@ -31,7 +31,7 @@ class Passes {
   }
 
  private:
-  using BlockBuffers = std::variant<AttentionBuffers, MlpBuffers, ExpertBuffers>;
+  using BlockBuffers = std::variant<AttentionBuffers, MlpBuffers, ExpertBuffers, MambaBuffers>;
   using Layer = std::vector<BlockBuffers>;
   struct Delayed {
     std::int64_t layer;
@@ -90,7 +90,7 @@ class Passes {
         return append_attention_forward(builder_, number, layer, input, builder_.model.sliding_window);
       case Block::mlp: return append_mlp_forward(builder_, number, layer, input);
       case Block::experts: return append_experts_forward(builder_, number, layer, input);
-      case Block::mamba: break;
+      case Block::mamba: return append_mamba_forward(builder_, number, layer, input);
     }
     throw InternalError("no such block");
   }
@@ -117,9 +117,11 @@ class Passes {
   static Module module(const AttentionBuffers&) { return Module::attn; }
   static Module module(const MlpBuffers&) { return Module::mlp; }
   static Module module(const ExpertBuffers&) { return Module::moe_experts; }
+  static Module module(const MambaBuffers&) { return Module::mamba; }
   static RecomputeModule recompute_module(const AttentionBuffers&) { return RecomputeModule::attn; }
   static RecomputeModule recompute_module(const MlpBuffers&) { return RecomputeModule::mlp; }
   static RecomputeModule recompute_module(const ExpertBuffers&) { return RecomputeModule::moe; }
+  static RecomputeModule recompute_module(const MambaBuffers&) { return RecomputeModule::mamba; }
 
   std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const AttentionBuffers& of,
                                        BufferId residual) {
@@ -128,6 +130,10 @@ class Passes {
   std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const MlpBuffers& of,
                                        BufferId residual) {
     return append_mlp_backward(builder_, number, layer, of, residual);
+  }
+  std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const MambaBuffers& of,
+                                       BufferId residual) {
+    return append_mamba_backward(builder_, number, layer, of, residual);
   }
   std::vector<LinearGradient> backward(std::int64_t number, std::int64_t layer, const ExpertBuffers& of,
                                        BufferId residual) {
@@ -145,6 +151,9 @@ class Passes {
   }
   MlpBuffers recomputed(std::int64_t number, std::int64_t layer, const MlpBuffers& of, bool with_result) {
     return append_mlp_recompute(builder_, number, layer, of, with_result);
+  }
+  MambaBuffers recomputed(std::int64_t number, std::int64_t layer, const MambaBuffers& of, bool with_result) {
+    return append_mamba_recompute(builder_, number, layer, of, with_result);
   }
   ExpertBuffers recomputed(std::int64_t number, std::int64_t layer, const ExpertBuffers& of,
                            bool with_result) {
