@@ -101,7 +101,7 @@ struct MambaKernels {
  private:
   backend::Matrix<A, Space> writable(BufferId id) const {
     const auto matrix = x.template matrix<const A>(id);
-    return {const_cast<A*>(matrix.data()), matrix.extent(0), matrix.extent(1)};
+    return backend::Matrix<A, Space>(const_cast<A*>(matrix.data()), matrix.extent(0), matrix.extent(1));
   }
 };
 
