@@ -186,7 +186,7 @@ void causal_convolution_backward(Stream<Space>& stream, std::int64_t sequences, 
                   impl::write(input_gradient), backend::write(workspace)},
                  backend::Teams<Functor::threads>{rows * blocks, Functor::scratch_bytes},
                  Functor{input, weight.data(), bias.data(), output_gradient, input_gradient, workspace.data(),
-                         bias_partials, tokens, rows / sequences, blocks});
+                         bias_partials, count, tokens, rows / sequences, blocks});
         },
         input, output_gradient, input_gradient, weights, biases);
   });
