@@ -106,7 +106,8 @@ void check_against_portable(GroupedBlas<Cuda>& blas, Stream<Cuda>& stream, const
   check_close(wide(found.output), wide(expected.output), tolerance<bfloat16>());
   check_close(wide(found.input_gradient), wide(expected.input_gradient), tolerance<bfloat16>());
   check_close(wide(found.weight_gradient), wide(expected.weight_gradient), tolerance<bfloat16>());
-  check_close(wide(found.sum_of_gradients), wide(expected.sum_of_gradients), tolerance<float>());
+  // Tensor cores cut the sum off at every step of 16 rows, where the portable kernel rounds.
+  check_close(wide(found.sum_of_gradients), wide(expected.sum_of_gradients), Tolerance{2e-5, 5e-5});
 }
 
 }  // namespace
