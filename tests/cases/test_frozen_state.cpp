@@ -9,7 +9,9 @@
 #include "trainers.hpp"
 
 #include <cmath>
+#include <numeric>
 #include <set>
+#include <tuple>
 
 using namespace encore;
 using namespace encore::tests;
@@ -252,6 +254,36 @@ struct Route {
 };
 
 }  // namespace
+
+TEST_CASE(
+    "case 15: balancing loss and token counts of a mixture of experts over 4 microbatches are the eager "
+    "run's") {
+  for (const std::string& backend : backend_names()) {
+    const std::vector<std::string> settings{"backend=" + backend, "train.microbatches=4",
+                                            "train.balance_loss=0.02", "train.router_z_loss=0.01"};
+    const auto metrics = [&](const std::string& policy) {
+      const auto configuration = resolve(tiny_experts(), settings);
+      auto with_policy = settings;
+      with_policy.push_back(policy);
+      const auto trainer = model::make_trainer(resolve(tiny_experts(), with_policy));
+      std::vector<std::tuple<double, double, std::vector<std::int32_t>>> rows;
+      for (std::int64_t step = 0; step < 12; ++step) {
+        const Batch batch = random_batch(configuration, step);
+        trainer->set_batch(batch.ids, batch.labels);
+        const auto result = trainer->step(0.01);
+        rows.emplace_back(result.balance_loss, result.router_z_loss, trainer->tokens_of_experts());
+      }
+      return rows;
+    };
+    const auto eager = metrics("graph.impl=none");
+    for (const char* policy : {"graph.impl=full_iteration", "graph.impl=layer"})
+      CHECK(metrics(policy) == eager);
+    const auto& [balance, z, counts] = eager.back();
+    CHECK(balance >= 0.9);
+    CHECK(z > 0);
+    CHECK(std::accumulate(counts.begin(), counts.end(), 0) == 4 * 2 * 16 * 2);
+  }
+}
 
 TEST_CASE_TEMPLATE(
     "case 15: side metrics that gather over microbatches, token counts and a balancing loss, are those of "
