@@ -23,11 +23,13 @@ struct GatherRows {
   }
 };
 
+constexpr int rows_in_flight = 4;  ///< that a GPU thread loads before it adds them
+constexpr int host_columns = 64;
+
 /// output[t] = the sum of the token's rows, plus up to two addends.
 template <int Width, class T>
 struct CombineRows {
   using A = Accumulator<T>;
-  static constexpr int unroll = 4;  ///< loads in flight
 
   const T* rows;
   const std::int32_t* row_of;
@@ -39,12 +41,12 @@ struct CombineRows {
   KOKKOS_FUNCTION void operator()(std::int64_t token, std::int64_t packet) const {
     const std::int32_t* own = row_of + token * topk;
     A sum[Width] = {};
-    for (std::int64_t k = 0; k < topk; k += unroll) {
-      backend::Packet<T, Width> value[unroll] = {};
-      for (int u = 0; u < unroll; ++u)
+    for (std::int64_t k = 0; k < topk; k += rows_in_flight) {
+      backend::Packet<T, Width> value[rows_in_flight] = {};
+      for (int u = 0; u < rows_in_flight; ++u)
         if (k + u < topk && own[k + u] >= 0)
           value[u] = backend::load_packet<Width>(rows + own[k + u] * hidden, packet);
-      for (int u = 0; u < unroll; ++u) add(sum, value[u]);
+      for (int u = 0; u < rows_in_flight; ++u) add(sum, value[u]);
     }
     if (first != nullptr) add(sum, backend::load_packet<Width>(first + token * hidden, packet));
     if (second != nullptr) add(sum, backend::load_packet<Width>(second + token * hidden, packet));
@@ -70,8 +72,6 @@ struct CombineRows {
   }
 
  private:
-  static constexpr int host_columns = 64;
-
   KOKKOS_FUNCTION static void add_columns(A* sum, const T* values, std::int64_t count) {
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < count; ++c) sum[c] += static_cast<A>(values[c]);
