@@ -90,7 +90,8 @@ TEST_CASE("an expert's bias rises by the rate below the mean count, falls above 
       const auto step = run.template input<double>(std::vector<double>{rate});
       const auto bias = run.template in_out<A>(before, 4);
       run.execute([&] {
-        kernels::expert_bias_update<Space, A>(run.stream(), count, step.data(), nullptr, nullptr, bias);
+        kernels::expert_bias_update<Space, A>(run.stream(), count, step.data(), nullptr, nullptr, nullptr,
+                                              bias);
       });
       std::vector<double> expected(12);
       for (int i = 0; i < 12; ++i) expected[i] = before[i] + rate * signs[i];
@@ -99,28 +100,29 @@ TEST_CASE("an expert's bias rises by the rate below the mean count, falls above 
   });
 }
 
-TEST_CASE("the experts' biases stay when the step is skipped, by the rule of the optimizer") {
+TEST_CASE("the experts' biases stay when the step is skipped by the rule of the optimizer, or held") {
   for_each_space([]<class Space>(Types<Space>) {
     const double infinity = std::numeric_limits<double>::infinity();
     struct Case {
-      double norm, skip_above;
+      double norm, skip_above, hold;
       bool skipped;
     };
-    const std::vector<Case> cases{{2, 1, true},
-                                  {1, 1, false},
-                                  {std::nan(""), 5, true},
-                                  {infinity, 5, true},
-                                  {std::nan(""), 0, false},
-                                  {infinity, 0, false},
-                                  {0.5, infinity, false}};
+    const std::vector<Case> cases{{2, 1, 0, true},
+                                  {1, 1, 0, false},
+                                  {std::nan(""), 5, 0, true},
+                                  {infinity, 5, 0, true},
+                                  {std::nan(""), 0, 0, false},
+                                  {infinity, 0, 0, false},
+                                  {0.5, infinity, 0, false},
+                                  {1, 0, 1, true}};
     for (const Case& c : cases) {
       KernelRun<Space> run;
       const auto count = run.template input<std::int32_t>(std::vector<std::int32_t>{0, 4}, 2);
-      const auto scalars = run.template input<double>(std::vector<double>{0.5, c.norm, c.skip_above});
+      const auto scalars = run.template input<double>(std::vector<double>{0.5, c.norm, c.skip_above, c.hold});
       const auto bias = run.template in_out<float>(std::vector<float>{1, 1}, 2);
       run.execute([&] {
         kernels::expert_bias_update<Space, float>(run.stream(), count, scalars.data(), scalars.data() + 1,
-                                                  scalars.data() + 2, bias);
+                                                  scalars.data() + 2, scalars.data() + 3, bias);
       });
       CHECK(run.values(bias) == (c.skipped ? std::vector<double>{1, 1} : std::vector<double>{1.5, 0.5}));
     }
