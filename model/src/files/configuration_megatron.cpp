@@ -28,7 +28,7 @@ constexpr std::array keys = {
     MegatronKey{"recompute_granularity", MegatronKind::text,
                 "train.recompute: full, or selective with recompute_modules"},
     MegatronKey{"recompute_modules", MegatronKind::texts,
-                "train.recompute: core_attn (attn; what selective means alone), mlp"},
+                "train.recompute: core_attn (attn; what selective means alone), mlp, moe"},
     MegatronKey{"recompute_method", MegatronKind::text, "uniform"},
     MegatronKey{"recompute_num_layers", MegatronKind::number, "1"},
     MegatronKey{"delay_wgrad_compute", MegatronKind::truth, "train.delay_wgrad"},
@@ -39,6 +39,35 @@ constexpr std::array keys = {
     MegatronKey{"num_virtual_stages_per_pipeline_rank", MegatronKind::number, "the same"},
     MegatronKey{"num_layers_per_virtual_pipeline_stage", MegatronKind::number,
                 "parallel.virtual_stages: model.layers / parallel.pipeline / this"},
+    MegatronKey{"num_moe_experts", MegatronKind::number, "model.experts"},
+    MegatronKey{"num_experts", MegatronKind::number, "the same, as an argument"},
+    MegatronKey{"moe_router_topk", MegatronKind::number, "model.topk"},
+    MegatronKey{"moe_ffn_hidden_size", MegatronKind::number, "model.expert_ffn"},
+    MegatronKey{"moe_shared_expert_intermediate_size", MegatronKind::number, "model.shared_ffn"},
+    MegatronKey{
+        "moe_router_score_function", MegatronKind::text,
+        "model.router_score: sigmoid, or softmax (softmax_of_largest, or as moe_router_pre_softmax says)"},
+    MegatronKey{"moe_router_pre_softmax", MegatronKind::truth,
+                "true: model.router_score = softmax and model.router_renormalize = false; false: "
+                "model.router_score = softmax_of_largest"},
+    MegatronKey{"moe_router_num_groups", MegatronKind::number, "model.router_groups"},
+    MegatronKey{"moe_router_group_topk", MegatronKind::number, "model.router_topk_groups"},
+    MegatronKey{"moe_router_topk_scaling_factor", MegatronKind::real, "model.router_scale"},
+    MegatronKey{"moe_router_enable_expert_bias", MegatronKind::truth, "model.expert_bias"},
+    MegatronKey{"moe_router_bias_update_rate", MegatronKind::real, "train.expert_bias_rate"},
+    MegatronKey{"moe_aux_loss_coeff", MegatronKind::real, "train.balance_loss"},
+    MegatronKey{"moe_z_loss_coeff", MegatronKind::real, "train.router_z_loss"},
+    MegatronKey{"moe_input_jitter_eps", MegatronKind::real, "train.router_jitter"},
+    MegatronKey{"moe_expert_capacity_factor", MegatronKind::real, "train.expert_capacity"},
+    MegatronKey{"moe_expert_rank_capacity_factor", MegatronKind::real, "train.expert_budget, at most 1"},
+    MegatronKey{"moe_pad_expert_input_to_capacity", MegatronKind::truth,
+                "ignored: rows beyond an expert's own are neither read nor written"},
+    MegatronKey{"hybrid_override_pattern", MegatronKind::text, "model.pattern"},
+    MegatronKey{"mamba_num_heads", MegatronKind::number, "model.mamba_heads"},
+    MegatronKey{"mamba_head_dim", MegatronKind::number, "model.mamba_head_dim"},
+    MegatronKey{"mamba_state_dim", MegatronKind::number, "model.mamba_state"},
+    MegatronKey{"mamba_num_groups", MegatronKind::number, "model.mamba_groups"},
+    MegatronKey{"qk_layernorm", MegatronKind::truth, "model.query_key_norm"},
 };
 
 using Entry = MegatronTranslation::Entry;
@@ -126,6 +155,7 @@ void translate_megatron(const MegatronSettings& megatron, Settings& settings,
   MegatronTranslation translation(megatron, settings, notes);
   translate_graph_keys(translation);
   translate_training_keys(translation);
+  translate_model_keys(translation);
   translate_plain(translation, "cuda_graph_warmup_steps", "graph.warmup_steps");
   note_random_tracker(translation);
 }

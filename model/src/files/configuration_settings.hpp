@@ -30,7 +30,7 @@ struct MegatronSetting {
 using MegatronSettings = std::map<std::string, MegatronSetting, std::less<>>;
 
 /// How a value of a Megatron key is written in JSON.
-enum class MegatronKind { text, texts, number, truth };
+enum class MegatronKind { text, texts, number, real, truth };
 
 /// One of Megatron's names.
 struct MegatronKey {

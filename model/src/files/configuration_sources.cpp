@@ -69,6 +69,9 @@ struct ConfigurationSources::State {
       case MegatronKind::number:
         if (json.is_number_integer()) return json.dump();
         break;
+      case MegatronKind::real:
+        if (json.is_number()) return json.dump();
+        break;
       case MegatronKind::text:
         if (json.is_string()) return json.get<std::string>();
         break;
@@ -79,8 +82,8 @@ struct ConfigurationSources::State {
           return fmt::format("{}", fmt::join(json.get<std::vector<std::string>>(), ","));
         break;
     }
-    constexpr std::array<std::string_view, 4> kinds = {"a string", "a string or a list of strings",
-                                                       "a whole number", "true or false"};
+    constexpr std::array<std::string_view, 5> kinds = {"a string", "a string or a list of strings",
+                                                       "a whole number", "a number", "true or false"};
     throw ConfigurationError(fmt::format("{} = {} ({}) must be {}", key.name, printable(json.dump()), source,
                                          kinds[static_cast<std::size_t>(key.kind)]));
   }

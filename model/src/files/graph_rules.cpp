@@ -155,7 +155,7 @@ constexpr std::array rules = {
     Rule{"G-50", lifted,
          "a budget for the rows of the experts (`train.expert_budget`) with every kind of recording",
          "rows are counted on the device, and a step that needs more than were kept is finished eagerly", "",
-         "C32, C34, C35"},
+         "C34, C35"},
     Rule{graph::rule_buffer.id, refused_at_run, graph::rule_buffer.text,
          "a replay would read what was captured, not what was given", "set graph.recapture = true",
          "C53, C54, C55, G1"},
@@ -185,7 +185,7 @@ constexpr std::array rules = {
          "a recording has room for so many: the step is taken back, runs eagerly with all the rows it needs, "
          "and "
          "says so; the recording stays",
-         "raise train.expert_budget to what the step tells", "C31, C32"},
+         "raise train.expert_budget to what the step tells", "C32"},
 };
 
 constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::expert_rows_within_budget) + 1;

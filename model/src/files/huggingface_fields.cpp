@@ -20,6 +20,7 @@ bool leaves_computation_alone(std::string_view field) {
   constexpr std::array names = {"transformers_version",
                                 "architectures",
                                 "_name_or_path",
+                                "auto_map",
                                 "name_or_path",
                                 "_attn_implementation",
                                 "_commit_hash",
@@ -32,16 +33,26 @@ bool leaves_computation_alone(std::string_view field) {
                                 "finetuning_task",
                                 "gradient_checkpointing",
                                 "id2label",
+                                "initial_context_length",
                                 "label2id",
                                 "max_length",
+                                "mamba_ssm_cache_dtype",
                                 "min_length",
+                                "moe_shared_expert_overlap",
+                                "mtp_hybrid_override_pattern",
+                                "mtp_layers_block_type",
                                 "n_ctx",
+                                "num_logits_to_keep",
                                 "output_attentions",
                                 "output_hidden_states",
+                                "output_router_logits",
                                 "pad_token_id",
                                 "prefix",
                                 "problem_type",
+                                "rescale_prenorm_residual",
+                                "residual_in_fp32",
                                 "return_dict",
+                                "router_aux_loss_coef",
                                 "sep_token_id",
                                 "summary_activation",
                                 "summary_first_dropout",
@@ -49,10 +60,14 @@ bool leaves_computation_alone(std::string_view field) {
                                 "summary_type",
                                 "summary_use_proj",
                                 "task_specific_params",
+                                "time_step_floor",
+                                "time_step_max",
+                                "time_step_rank",
                                 "tokenizer_class",
                                 "torch_dtype",
                                 "torchscript",
-                                "use_cache"};
+                                "use_cache",
+                                "use_mamba_kernels"};
   return std::ranges::find(names, field) != names.end();
 }
 
@@ -61,7 +76,16 @@ bool says_nothing(const nlohmann::json& value) {
   return value.is_null() || empty || value == false;
 }
 
+bool is_whole(const nlohmann::json& value) {
+  return value.is_number_integer() &&
+         !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT64_MAX});
+}
+
 }  // namespace
+
+void set(Settings& settings, std::string_view key, Value value) {
+  settings.insert_or_assign(std::string(key), Setting{std::move(value), Strength::checkpoint, {}});
+}
 
 HuggingFaceFields::HuggingFaceFields(const nlohmann::json& fields, std::string source)
     : fields_(fields), source_(std::move(source)) {}
@@ -84,6 +108,50 @@ void HuggingFaceFields::use(std::string_view field, std::string_view key, Settin
 void HuggingFaceFields::require(std::string_view field, std::string_view key, Settings& settings) {
   if (take(field) == nullptr) throw ConfigurationError(fmt::format("{} has no {}", source_, field));
   use(field, key, settings);
+}
+
+void HuggingFaceFields::use_or(std::string_view field, std::string_view key, Value otherwise,
+                               Settings& settings) {
+  set(settings, key, std::move(otherwise));
+  use(field, key, settings);
+}
+
+std::string HuggingFaceFields::text(std::string_view field, std::string otherwise) {
+  const nlohmann::json* const value = take(field);
+  if (value == nullptr) return otherwise;
+  if (!value->is_string()) refuse(field, "a name is expected");
+  return value->get<std::string>();
+}
+
+bool HuggingFaceFields::truth(std::string_view field, bool otherwise) {
+  const nlohmann::json* const value = take(field);
+  if (value == nullptr) return otherwise;
+  if (!value->is_boolean()) refuse(field, "true or false is expected");
+  return value->get<bool>();
+}
+
+std::int64_t HuggingFaceFields::whole(std::string_view field, std::int64_t otherwise) {
+  const nlohmann::json* const value = take(field);
+  if (value == nullptr) return otherwise;
+  if (!is_whole(*value)) refuse(field, "a whole number is expected");
+  return value->get<std::int64_t>();
+}
+
+std::vector<std::string> HuggingFaceFields::texts(std::string_view field) {
+  const nlohmann::json* const value = take(field);
+  if (value == nullptr) return {};
+  const auto is_text = [](const nlohmann::json& item) { return item.is_string(); };
+  if (!value->is_array() || !std::ranges::all_of(*value, is_text))
+    refuse(field, "a list of names is expected");
+  return value->get<std::vector<std::string>>();
+}
+
+std::vector<std::int64_t> HuggingFaceFields::wholes(std::string_view field) {
+  const nlohmann::json* const value = take(field);
+  if (value == nullptr) return {};
+  if (!value->is_array() || !std::ranges::all_of(*value, is_whole))
+    refuse(field, "a list of whole numbers is expected");
+  return value->get<std::vector<std::int64_t>>();
 }
 
 void HuggingFaceFields::expect(std::string_view field, const nlohmann::json& value) {

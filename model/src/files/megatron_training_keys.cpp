@@ -23,8 +23,9 @@ std::string recomputed_modules(const Entry& entry) {
   while (!rest.empty()) {
     const std::string_view name = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(name.size() + 1, rest.size()));
-    if (name != "core_attn" && name != "mlp") refuse(GraphRule::unknown_recompute_module, shown(entry));
-    modules.push_back(name == "core_attn" ? "attn" : "mlp");
+    if (name != "core_attn" && name != "mlp" && name != "moe")
+      refuse(GraphRule::unknown_recompute_module, shown(entry));
+    modules.push_back(name == "core_attn" ? "attn" : name);
   }
   return fmt::format("{}", fmt::join(modules, ","));
 }

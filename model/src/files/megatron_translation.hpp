@@ -50,6 +50,9 @@ void translate_plain(MegatronTranslation& translation, std::string_view name, st
 /// The keys of recompute, delayed weight gradients and parallelism.
 void translate_training_keys(MegatronTranslation& translation);
 
+/// The keys of experts, Mamba layers and attention.
+void translate_model_keys(MegatronTranslation& translation);
+
 /// The keys that say what is recorded.
 void translate_graph_keys(MegatronTranslation& translation);
 

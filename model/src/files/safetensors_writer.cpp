@@ -64,19 +64,23 @@ void SafetensorsWriter::lay_out() {
 }
 
 std::string SafetensorsWriter::header() const {
-  nlohmann::ordered_json document = nlohmann::ordered_json::object();
-  if (!metadata_.empty()) document["__metadata__"] = metadata_;
-  for (const Tensor& tensor : tensors_)
-    document[tensor.name] = {{"dtype", name_of(tensor.type)},
-                             {"shape", tensor.shape},
-                             {"data_offsets", {tensor.begin, tensor.begin + tensor.bytes}}};
-  std::string text;
+  // Written piece by piece: an object that keeps its order looks every name up among all before it.
+  std::string text = "{";
+  const auto add = [&text](const std::string& name, const nlohmann::ordered_json& value) {
+    if (text.size() > 1) text += ',';
+    text += nlohmann::ordered_json(name).dump() + ':' + value.dump();
+  };
   try {
-    text = document.dump();
+    if (!metadata_.empty()) add("__metadata__", metadata_);
+    for (const Tensor& tensor : tensors_)
+      add(tensor.name, {{"dtype", name_of(tensor.type)},
+                        {"shape", tensor.shape},
+                        {"data_offsets", {tensor.begin, tensor.begin + tensor.bytes}}});
   } catch (const nlohmann::json::exception&) {
     throw InternalError(
         fmt::format("a name or metadata entry for {} is not valid UTF-8", path_in_quotes(file_.target())));
   }
+  text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
 }
