@@ -74,6 +74,35 @@ TEST_CASE("recomputing changes no bit without dropout and in bf16 either") {
   }
 }
 
+TEST_CASE("QK norm, sinks and windows train to the same bits whatever is recomputed, delayed and captured") {
+  const std::vector<std::vector<std::string>> models{
+      {"model.family=qwen3", "model.ffn=48", "model.attention_dropout=0.1"},
+      {"model.family=gpt_oss", "model.experts=4", "model.topk=2", "model.expert_ffn=24",
+       "model.rope_factor=4", "model.rope_original_seq=8"}};
+  for (const std::vector<std::string>& its_own : models)
+    for (const char* precision : {"fp32", "bf16"}) {
+      CAPTURE(its_own.front());
+      CAPTURE(precision);
+      const auto trace = [&](const std::vector<std::string>& more) {
+        std::vector<std::string> settings{
+            "model.layers=2",     "model.hidden=32",      "model.heads=4", "model.kv_heads=2",
+            "model.head_dim=8",   "model.vocab=61",       "model.seq=16",  "model.sliding_window=5",
+            "train.microbatch=2", "train.microbatches=2", "seed=5",        "backend=serial"};
+        settings.push_back(its_own.front() == "model.family=qwen3" ? "model.pattern=~-*-"
+                                                                   : "model.pattern=~E*E");
+        settings.push_back(std::string("train.precision=") + precision);
+        settings.insert(settings.end(), its_own.begin(), its_own.end());
+        return trace_steps(resolve(settings, more), 6);
+      };
+      const StepTrace plain = trace({"graph.impl=none"});
+      CHECK(plain.refusal == "");
+      for (const char* recompute : {"train.recompute=attn", "train.recompute=full"})
+        CHECK(first_difference(trace({recompute}), plain) == "");
+      CHECK(first_difference(trace({"train.delay_wgrad=true", "graph.impl=layer"}), plain) == "");
+      CHECK(first_difference(trace({"train.delay_wgrad=true", "train.recompute=attn"}), plain) == "");
+    }
+}
+
 TEST_CASE("the more is recomputed, the less memory the activations take") {
   for (const char* family : {"gpt2", "llama"}) {
     CAPTURE(family);
