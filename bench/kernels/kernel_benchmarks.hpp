@@ -29,6 +29,7 @@ struct Options {
 
 // One for each family of kernels, in a file of its own. Each adds its benchmarks for options.backends.
 void add_grouped_products(const Options& options);
+void add_mamba(const Options& options);
 
 inline void add_benchmark(const std::string& name, const std::function<void(benchmark::State&)>& function) {
   benchmark::RegisterBenchmark(name.c_str(), function)->UseManualTime()->Unit(benchmark::kMicrosecond);

@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
     ENCORE_FOR_EACH_SPACE(ENCORE_DESCRIBE)
 #undef ENCORE_DESCRIBE
     encore::bench::add_grouped_products(options);
+    encore::bench::add_mamba(options);
     benchmark::RunSpecifiedBenchmarks();
   } catch (const encore::Error& error) {
     std::fprintf(stderr, "encore_kernel_benchmark: %s\n", error.what());

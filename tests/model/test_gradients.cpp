@@ -204,6 +204,35 @@ void check_experts(std::vector<std::string> settings, const std::vector<std::str
   check_gradients(settings);
 }
 
+void check_mamba(const std::vector<std::string>& more) {
+  std::vector<std::string> settings{"model.family=mamba2", "model.layers=2",         "model.hidden=12",
+                                    "model.mamba_heads=4", "model.mamba_head_dim=6", "model.mamba_state=5",
+                                    "model.mamba_chunk=4", "model.vocab=61",         "model.seq=10",
+                                    "train.microbatch=2",  "backend=serial",         "seed=5"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  check_gradients(settings);
+}
+
+TEST_CASE("every gradient of Mamba-2 equals finite differences") { check_mamba({}); }
+TEST_CASE(
+    "every gradient of Mamba-2 with groups, biases, limited steps and microbatches equals finite "
+    "differences") {
+  check_mamba({"model.mamba_groups=2", "model.mamba_bias=true", "model.mamba_step_minimum=0.5",
+               "model.mamba_step_maximum=0.9", "model.mamba_convolution=3", "train.microbatches=2"});
+}
+TEST_CASE(
+    "every gradient of Mamba-2 without a convolution bias, normalized by groups, with dropout, equals finite "
+    "differences") {
+  model::Configuration configuration =
+      resolve({"model.family=mamba2", "model.layers=2", "model.hidden=12", "model.mamba_heads=4",
+               "model.mamba_head_dim=6", "model.mamba_state=5", "model.mamba_chunk=16", "model.vocab=61",
+               "model.seq=10", "train.microbatch=2", "backend=serial", "seed=5",
+               "model.mamba_convolution_bias=false", "model.tie_embeddings=false"});
+  configuration.model.mamba_norm_groups = 3;
+  configuration.model.dropout = 0.2;
+  check_gradients(configuration);
+}
+
 TEST_CASE("every gradient of a mixture of experts with balance and z losses equals finite differences") {
   check_experts(tiny_experts(),
                 {"train.balance_loss=0.3", "train.router_z_loss=0.2", "train.microbatches=2"});
