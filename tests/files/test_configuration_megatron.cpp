@@ -156,3 +156,91 @@ TEST_CASE("Megatron's form and this project's form of the same setting together 
       "contradict each other; keep one of them");
   CHECK(graph({{"cuda_graph_impl", "local"}, {"graph.warmup_steps", "4"}}).warmup_steps == 4);
 }
+
+TEST_CASE("Megatron's names for experts and Mamba layers mean the same here") {
+  const auto resolve = [](Flags flags) {
+    ConfigurationSources sources;
+    sources.preset("hybrid");
+    for (const auto& [key, value] : flags) sources.flag(key, value, std::string("--") + key);
+    return sources.resolve().configuration;
+  };
+  const Configuration all = resolve({{"num_experts", "16"},
+                                     {"moe_router_topk", "3"},
+                                     {"moe_ffn_hidden_size", "48"},
+                                     {"moe_shared_expert_intermediate_size", "24"},
+                                     {"moe_router_num_groups", "4"},
+                                     {"moe_router_group_topk", "2"},
+                                     {"moe_router_topk_scaling_factor", "2.5"},
+                                     {"moe_router_enable_expert_bias", "false"},
+                                     {"moe_router_bias_update_rate", "0.01"},
+                                     {"moe_aux_loss_coeff", "0.02"},
+                                     {"moe_z_loss_coeff", "0.03"},
+                                     {"moe_input_jitter_eps", "0.04"},
+                                     {"moe_expert_capacity_factor", "1.5"},
+                                     {"moe_pad_expert_input_to_capacity", "true"},
+                                     {"hybrid_override_pattern", "ME*-E"},
+                                     {"mamba_num_heads", "4"},
+                                     {"mamba_head_dim", "16"},
+                                     {"mamba_state_dim", "8"},
+                                     {"mamba_num_groups", "4"},
+                                     {"qk_layernorm", "true"}});
+  CHECK(all.model.experts == 16);
+  CHECK(all.model.topk == 3);
+  CHECK(all.model.expert_ffn == 48);
+  CHECK(all.model.shared_ffn == 24);
+  CHECK(all.model.router_groups == 4);
+  CHECK(all.model.router_topk_groups == 2);
+  CHECK(all.model.router_scale == 2.5);
+  CHECK_FALSE(all.model.expert_bias);
+  CHECK(all.train.expert_bias_rate == 0.01);
+  CHECK(all.train.balance_loss == 0.02);
+  CHECK(all.train.router_z_loss == 0.03);
+  CHECK(all.train.router_jitter == 0.04);
+  CHECK(all.train.expert_capacity == 1.5);
+  CHECK(all.model.pattern == "ME*-E");
+  CHECK(all.model.mamba_heads == 4);
+  CHECK(all.model.mamba_head_dim == 16);
+  CHECK(all.model.mamba_state == 8);
+  CHECK(all.model.mamba_groups == 4);
+  CHECK(all.model.query_key_norm);
+  CHECK(resolve({{"num_moe_experts", "12"}}).model.experts == 12);
+  CHECK(resolve({{"moe_expert_rank_capacity_factor", "1.5"}}).train.expert_budget == 1);
+  CHECK(resolve({{"moe_expert_rank_capacity_factor", "0.25"}}).train.expert_budget == 0.25);
+  CHECK(resolve({{"recompute_granularity", "selective"}, {"recompute_modules", "moe"}}).train.recompute ==
+        std::vector{RecomputeModule::moe});
+  CHECK_THROWS_WITH_AS(resolve({{"num_experts", "4"}, {"num_moe_experts", "4"}}), doctest::Contains("G-07"),
+                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(resolve({{"moe_router_topk", "4"}, {"model.topk", "4"}}), doctest::Contains("G-07"),
+                       ConfigurationError);
+  CHECK_THROWS_WITH_AS(resolve({{"moe_expert_rank_capacity_factor", "0"}}),
+                       doctest::Contains("moe_expert_rank_capacity_factor = 0"), ConfigurationError);
+  CHECK(ConfigurationSources()
+            .preset("hybrid")
+            .json(R"({"moe_aux_loss_coeff": 0.5, "moe_z_loss_coeff": null, "num_experts": 4})", "f")
+            .resolve()
+            .configuration.train.balance_loss == 0.5);
+}
+
+TEST_CASE("Megatron's softmax of the router comes after the choice unless it is told to come before") {
+  const auto model = [](Flags flags) {
+    ConfigurationSources sources;
+    sources.preset("qwen3-30b-a3b");
+    for (const auto& [key, value] : flags) sources.flag(key, value, std::string("--") + key);
+    return sources.resolve().configuration.model;
+  };
+  const ModelConfiguration after = model({{"moe_router_score_function", "softmax"}});
+  CHECK(after.router_score == RouterScore::softmax_of_largest);
+  CHECK(model({{"moe_router_pre_softmax", "false"}}) == after);
+  const ModelConfiguration before = model({{"moe_router_pre_softmax", "true"}});
+  CHECK(before.router_score == RouterScore::softmax);
+  CHECK_FALSE(before.router_renormalize);
+  CHECK(model({{"moe_router_score_function", "softmax"}, {"moe_router_pre_softmax", "true"}}) == before);
+  CHECK(model({{"moe_router_score_function", "sigmoid"}}).router_score == RouterScore::sigmoid);
+  const auto refused = [&model](Flags flags, const char* reason) {
+    CHECK_THROWS_WITH_AS(model(flags), doctest::Contains(reason), ConfigurationError);
+  };
+  refused({{"moe_router_score_function", "relu"}}, "must be softmax or sigmoid");
+  refused({{"moe_router_score_function", "sigmoid"}, {"moe_router_pre_softmax", "true"}},
+          "has no meaning with moe_router_score_function");
+  refused({{"moe_router_score_function", "softmax"}, {"model.router_score", "softmax"}}, "G-07");
+}

@@ -115,13 +115,15 @@ TEST_CASE("damaged safetensors files are refused or are consistent") {
 }
 
 TEST_CASE("damaged configuration files are refused or resolve to themselves") {
-  const std::string file = to_json(ConfigurationSources().preset("gpt-1b").resolve().configuration);
+  std::vector<std::string> files;
+  for (const char* preset : {"gpt-1b", "hybrid"})
+    files.push_back(to_json(ConfigurationSources().preset(preset).resolve().configuration));
   Mutation mutation(12, words);
   int accepted = 0;
   const int rounds = fuzz_rounds() / 4;
   for (int round = 0; round < rounds; ++round) {
     CAPTURE(round);
-    const std::string damaged = mutation.of(file);
+    const std::string damaged = mutation.of(files[mutation.below(files.size())]);
     accepted += accepts([&] {
       const Configuration configuration =
           ConfigurationSources().json(damaged, "file").resolve().configuration;
@@ -138,8 +140,8 @@ TEST_CASE("damaged --set assignments are refused or resolve to a checked configu
   std::vector<std::string> assignments = {"cuda_graph_impl=local",           "cuda_graph_modules=attn,mlp",
                                           "cuda_graph_scope=full_iteration", "graph.memory_limit=20GiB",
                                           "graph.modules=attn,mlp",          "graph.impl=layer"};
-  for (const auto& entry : ConfigurationSources().preset("bytes").resolve().entries)
-    assignments.push_back(entry.key + "=" + entry.value);
+  for (const auto& entry : ConfigurationSources().preset("hybrid").resolve().entries)
+    if (entry.has_meaning) assignments.push_back(entry.key + "=" + entry.value);
   Mutation mutation(13, words);
   int accepted = 0;
   const int rounds = fuzz_rounds() * 2;
@@ -149,7 +151,7 @@ TEST_CASE("damaged --set assignments are refused or resolve to a checked configu
     const std::string second = assignments[mutation.below(assignments.size())];
     accepted += accepts([&] {
       const auto resolved =
-          ConfigurationSources().preset("bytes").assignment(first).assignment(second).resolve();
+          ConfigurationSources().preset("hybrid").assignment(first).assignment(second).resolve();
       CHECK_NOTHROW(check(resolved.configuration));
     });
   }
@@ -159,7 +161,8 @@ TEST_CASE("damaged --set assignments are refused or resolve to a checked configu
 
 TEST_CASE("damaged config.json files are refused or describe a model that can be written") {
   std::vector<std::string> files;
-  for (const char* preset : {"gpt2", "llama-3.2-1b"})
+  for (const char* preset :
+       {"gpt2", "llama-3.2-1b", "qwen3-30b-a3b", "gpt-oss-20b", "nemotron-h-moe-like", "hybrid"})
     files.push_back(write_huggingface_configuration(
         ConfigurationSources().preset(preset).resolve().configuration.model, Precision::fp32));
   Mutation mutation(14, words);

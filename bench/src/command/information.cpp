@@ -62,7 +62,8 @@ Json key_descriptions_json() {
 Json entries_json(const model::ResolvedConfiguration& resolved) {
   Json entries = Json::array();
   for (const auto& entry : resolved.entries)
-    entries.push_back({{"key", entry.key}, {"value", entry.value}, {"source", entry.source}});
+    if (entry.has_meaning)
+      entries.push_back({{"key", entry.key}, {"value", entry.value}, {"source", entry.source}});
   return entries;
 }
 

@@ -199,15 +199,21 @@ void check_size(const ModelConfiguration& model) {
         parameters, most_parameters, model.layers, model.hidden, model.ffn, model.experts, model.vocab));
 }
 
-/// Every number in its own range, and none about what the model does not have.
-void check_values(const ModelConfiguration& model) {
+/// What the model consists of: the meaning of all else depends on it.
+void check_parts(const ModelConfiguration& model) {
   Configuration configuration;
   configuration.model = model;
-  // What the model consists of comes first: the meaning of the rest depends on it.
   for (const std::string_view name : {"model.family", "model.layers", "model.experts", "model.pattern"}) {
     const Key& key = *find_key(name);
     check_value(key, key.read(configuration), {});
   }
+  check_pattern(model, rules_of(model.family));
+}
+
+/// Every number in its own range, and none about what the model does not have.
+void check_values(const ModelConfiguration& model) {
+  Configuration configuration;
+  configuration.model = model;
   for (const Key& key : key_table()) {
     if (!key.name.starts_with("model.")) continue;
     const Value value = key.read(configuration);
@@ -225,12 +231,12 @@ void check_values(const ModelConfiguration& model) {
 void refuse_model(const std::string& sentence) { throw ConfigurationError(sentence); }
 
 void check(const ModelConfiguration& model) {
+  check_parts(model);
   check_values(model);
   const FamilyRules& rules = rules_of(model.family);
   check_one_of("model.normalization", model.normalization,
                {model.family == "gpt2" ? Normalization::layer_norm : Normalization::rms_norm}, model.family);
   check_one_of("model.position", model.position, rules.positions, model.family);
-  check_pattern(model, rules);
   if (has_block(model, Block::mlp) || has_block(model, Block::experts))
     check_one_of("model.activation", model.activation, rules.activations, model.family);
   if (has_attention(model)) check_attention(model);
