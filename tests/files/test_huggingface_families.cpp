@@ -158,7 +158,7 @@ TEST_CASE("the config.json of Mamba-2 is understood") {
   CHECK(model.mamba_head_dim == 8);
   CHECK(model.mamba_state == 16);
   CHECK(model.mamba_groups == 2);
-  CHECK(model.mamba_norm_groups == 1);
+  CHECK(model.mamba_norm_groups == 2);
   CHECK(model.mamba_bias);
   CHECK(model.mamba_convolution_bias);
   CHECK(model.mamba_step_minimum == 0);

@@ -112,8 +112,7 @@ void fill_mamba(const Defaults& defaults, ModelConfiguration& model) {
                       2 * model.hidden, model.mamba_head_dim));
     model.mamba_heads = 2 * model.hidden / model.mamba_head_dim;
   }
-  if (model.family == "nemotron_h")
-    defaults.fill("model.mamba_norm_groups", model.mamba_norm_groups, model.mamba_groups);
+  defaults.fill("model.mamba_norm_groups", model.mamba_norm_groups, model.mamba_groups);
 }
 
 void fill_shape(const Defaults& defaults, ModelConfiguration& model) {

@@ -190,7 +190,7 @@ std::vector<Key> mamba_keys() {
           about(mamba, whole<model, &Model::mamba_chunk>("model.mamba_chunk", from(1, 1 << 16), "256",
                                                          "positions that are computed together")),
           about(mamba, whole<model, &Model::mamba_norm_groups>(
-                           "model.mamba_norm_groups", from(1, 1 << 16), "1; in nemotron_h model.mamba_groups",
+                           "model.mamba_norm_groups", from(1, 1 << 16), "model.mamba_groups",
                            "groups of channels that are normalized together before the projection out")),
           about(mamba, truth<model, &Model::mamba_bias>("model.mamba_bias", "false",
                                                         "biases of the projections in and out")),
