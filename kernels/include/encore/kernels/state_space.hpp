@@ -26,8 +26,8 @@ struct StateSpaceShape {
   double step_minimum = 0;
   double step_maximum = 0;  ///< 0: none
 
-  std::int64_t rows() const { return batch * tokens; }
-  std::int64_t chunks() const { return (tokens + chunk - 1) / chunk; }
+  KOKKOS_FUNCTION std::int64_t rows() const { return batch * tokens; }
+  KOKKOS_FUNCTION std::int64_t chunks() const { return (tokens + chunk - 1) / chunk; }
   friend bool operator==(const StateSpaceShape&, const StateSpaceShape&) = default;
 };
 
