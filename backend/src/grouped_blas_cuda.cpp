@@ -90,7 +90,6 @@ struct GroupedBlas<Space>::Implementation {
     if (forced >= 0) return tiles[std::min<std::size_t>(forced, tiles.size() - 1)];
     const auto count = [](std::int64_t extent, std::int64_t tile) { return (extent + tile - 1) / tile; };
     for (auto tile = tiles.rbegin(); tile != tiles.rend(); ++tile) {
-      if (tile->for_measurements) continue;
       const bool is_filled = rows > tile->rows / 2;
       if (is_filled && groups * count(rows, tile->rows) * count(columns, tile->columns) >= multiprocessors)
         return *tile;

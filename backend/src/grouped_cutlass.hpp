@@ -37,8 +37,7 @@ std::size_t cutlass_tensor_map_bytes(int multiprocessors);
 /// A kernel: what a thread block computes at a time, the cluster of blocks that share what they load, the schedule.
 struct CutlassTile {
   const char* name;
-  int rows, columns;      ///< of a tile
-  bool for_measurements;  ///< taken only when it is forced
+  int rows, columns;  ///< of a tile
   /// Throws DeviceError when the kernel does not start. Neither allocates nor synchronises; may be captured.
   void (*run)(const CutlassGroupedProduct& product);
 };

@@ -121,6 +121,7 @@ GoldenErrors evaluate_golden(const std::filesystem::path& path, const Configurat
     trainer->set_batch(ids, labels);
     const StepResult result = trainer->step(configuration.train.lr);
     errors.adamw_loss_error.push_back(std::abs(result.loss - losses[step]) / std::abs(losses[step]));
+    if (step == 0) errors.tokens_of_experts = trainer->tokens_of_experts();
     if (step == 0)
       for (const ParameterSlice& slice : slices) {
         const auto gradient = to_float(trainer->read(ParameterArray::gradients, slice),

@@ -3,6 +3,7 @@
 
 #include <encore/model/files/configuration.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -18,6 +19,8 @@ struct GoldenErrors {
   std::map<std::string, double> gradient_error;  ///< of the first step, by Hugging Face name
   std::vector<double> adamw_loss_error;          ///< before each step
   std::map<std::string, double> final_error;     ///< of parameters after the last step, by Hugging Face name
+  /// Tokens that went to each expert in the first step, as Trainer::tokens_of_experts() tells them.
+  std::vector<std::int32_t> tokens_of_experts;
 
   double largest() const;
 };
