@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/graph/contract_rules.hpp>
 
+#include <fmt/format.h>
+
 #include "chain_program.hpp"
 
 using namespace encore;
@@ -162,5 +164,5 @@ TEST_CASE_TEMPLATE("a scalar that is part of the recording is refused with the r
 
 TEST_CASE("each rule has an id of its own") {
   for (std::size_t i = 0; i < std::size(contract_rules); ++i)
-    CHECK(contract_rules[i].id == "R-0" + std::to_string(i + 1));
+    CHECK(contract_rules[i].id == fmt::format("R-{:02}", i + 1));
 }

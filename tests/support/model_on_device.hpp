@@ -10,6 +10,7 @@
 #include "trainers.hpp"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,9 @@ class ModelOnDevice {
     const std::vector<graph::BufferId> ids{step.parameters,     *step.gradients, *step.first_moment,
                                            *step.second_moment, step.loss,       *step.gradient_norm};
     for (const graph::BufferId id : ids) result.emplace_back(outline().buffer(id).name, read(id));
-    for (const auto& id : {step.balance_loss, step.z_loss, step.tokens_of_expert, step.expert_bias})
+    const std::vector<std::optional<graph::BufferId>> of_experts{step.balance_loss, step.z_loss,
+                                                                 step.tokens_of_expert, step.expert_bias};
+    for (const auto& id : of_experts)
       if (id) result.emplace_back(outline().buffer(*id).name, read(*id));
     return result;
   }
