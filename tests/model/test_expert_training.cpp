@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
 #include <encore/model/checkpoint.hpp>
+#include <encore/model/memory_forecast.hpp>
 
 #include "trainers.hpp"
 
@@ -8,6 +10,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 namespace {
@@ -55,6 +58,14 @@ void check_equal(const Trace& a, const Trace& b) {
   CHECK(a.state == b.state);
 }
 
+/// In bf16 a GPU takes other products than in fp32.
+std::vector<std::pair<std::string, std::string>> backends_and_precisions() {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const std::string& backend : backend_names())
+    for (const char* precision : {"fp32", "bf16"}) pairs.emplace_back(backend, precision);
+  return pairs;
+}
+
 /// Every set of modules that may be recorded together in a model that has them all.
 std::vector<std::vector<std::string>> scopes_of_hybrid() {
   std::vector<std::vector<std::string>> scopes;
@@ -75,12 +86,14 @@ std::vector<std::vector<std::string>> scopes_of_hybrid() {
 }
 
 TEST_CASE("every scope of a hybrid stack replays 100 steps as the eager run, bit for bit") {
-  for (const std::string& backend : backend_names()) {
+  for (const auto& [backend, precision] : backends_and_precisions()) {
     CAPTURE(backend);
+    CAPTURE(precision);
     auto settings = tiny_hybrid();
     for (const std::string& more :
-         {"backend=" + backend, std::string("model.dropout=0.1"), std::string("train.balance_loss=0.01"),
-          std::string("train.router_z_loss=0.001"), std::string("train.router_jitter=0.01")})
+         {"backend=" + backend, "train.precision=" + precision, std::string("model.dropout=0.1"),
+          std::string("train.balance_loss=0.01"), std::string("train.router_z_loss=0.001"),
+          std::string("train.router_jitter=0.01")})
       settings.push_back(more);
     const Trace eager = train(settings, {"graph.impl=none"}, 100);
     CHECK(std::isfinite(eager.losses.back()));
@@ -100,10 +113,12 @@ TEST_CASE("every scope of a hybrid stack replays 100 steps as the eager run, bit
 }
 
 TEST_CASE("all tokens to one expert, and experts with none, change nothing in a recorded run") {
-  for (const std::string& backend : backend_names()) {
+  for (const auto& [backend, precision] : backends_and_precisions()) {
     CAPTURE(backend);
+    CAPTURE(precision);
     auto settings = tiny_experts();
     settings.push_back("backend=" + backend);
+    settings.push_back("train.precision=" + precision);
     settings.push_back("train.balance_loss=0.01");
     // A router without weights finds all experts equal and takes the first ones.
     const Disturbance disturb = [](model::Trainer& trainer, std::int64_t step) {
@@ -177,6 +192,29 @@ TEST_CASE("tokens that only pad a sequence go to no expert and count in no stati
   }
 }
 
+TEST_CASE("a step of one token in the middle of a run replays as it runs eagerly, bit for bit") {
+  for (const auto& [backend, precision] : backends_and_precisions()) {
+    CAPTURE(backend);
+    CAPTURE(precision);
+    for (auto settings : {tiny_experts(), tiny_hybrid()}) {
+      for (const std::string& more :
+           {"backend=" + backend, "train.precision=" + precision, std::string("train.microbatch=1"),
+            std::string("graph.buckets=16"), std::string("train.balance_loss=0.1")})
+        settings.push_back(more);
+      const std::vector<std::int64_t> lengths{16, 9, 16, 12, 1, 16, 1, 1, 16};
+      const Trace replay = train_lengths(settings, {}, lengths);
+      const Trace eager = train_lengths(settings, {"graph.warmup_steps=100"}, lengths);
+      check_equal(replay, eager);
+      CHECK(std::accumulate(replay.counts[4].begin(), replay.counts[4].end(), 0) == 2);
+      for (std::size_t step = 4; step < lengths.size(); ++step) {
+        CHECK(replay.results[step].report.mode == graph::StepMode::replay);
+        CHECK(replay.results[step].report.host_syncs == 0);
+        CHECK(eager.results[step].report.mode == graph::StepMode::eager);
+      }
+    }
+  }
+}
+
 TEST_CASE("dropped tokens are the same ones in every replay") {
   for (const std::string& backend : backend_names()) {
     auto settings = tiny_experts();
@@ -193,12 +231,13 @@ TEST_CASE("dropped tokens are the same ones in every replay") {
 }
 
 TEST_CASE("a step over the budget of rows is finished eagerly, the graph stays, the factor is told") {
-  for (const std::string& backend : backend_names()) {
+  for (const auto& [backend, precision] : backends_and_precisions()) {
     CAPTURE(backend);
+    CAPTURE(precision);
     for (auto settings : {tiny_experts(), tiny_hybrid()}) {
-      for (const std::string& more :
-           {"backend=" + backend, std::string("graph.buckets=16"), std::string("graph.warmup_steps=1"),
-            std::string("model.dropout=0.1"), std::string("graph.checksums=true")})
+      for (const std::string& more : {"backend=" + backend, "train.precision=" + precision,
+                                      std::string("graph.buckets=16"), std::string("graph.warmup_steps=1"),
+                                      std::string("model.dropout=0.1"), std::string("graph.checksums=true")})
         settings.push_back(more);
       const std::vector<std::int64_t> lengths{8, 4, 8, 16, 8, 12, 5, 8};
       const Trace full = train_lengths(settings, {}, lengths);
@@ -208,13 +247,62 @@ TEST_CASE("a step over the budget of rows is finished eagerly, the graph stays, 
         const auto& result = tight.results[step];
         const bool over = lengths[step] > 8;
         CHECK(result.over_budget == over);
-        CHECK(result.expert_budget_needed == doctest::Approx(static_cast<double>(lengths[step]) / 16));
+        CHECK(result.expert_rows_needed == doctest::Approx(static_cast<double>(lengths[step]) / 16));
         CHECK((result.eager_reason.find("R-10") != std::string::npos) == over);
         CHECK(result.report.fallbacks == (over ? 1 : 0));
         if (!over && step > 1) CHECK(result.report.mode == graph::StepMode::replay);
       }
     }
   }
+}
+
+TEST_CASE(
+    "a step over budget that does not fit into the limit is refused with what it needs and what would help") {
+  auto settings = tiny_experts();
+  for (const char* more : {"backend=serial", "graph.buckets=16", "train.expert_budget=0.5"})
+    settings.emplace_back(more);
+  auto configuration = resolve(settings);
+  configuration.graph.memory_limit = static_cast<std::int64_t>(model::forecast_memory(configuration).total());
+  CHECK(model::memory_over_budget(configuration) > 0);
+  const auto trainer = model::make_trainer(configuration);
+  const std::vector<std::int32_t> tokens(2 * 16, 3);
+  trainer->set_batch(tokens, tokens, {1, 2, 16});
+  try {
+    trainer->step(0.01);
+    FAIL("not refused");
+  } catch (const OutOfMemoryError& error) {
+    const std::string text = error.what();
+    CHECK(text.find("R-10") != std::string::npos);
+    CHECK(text.find("beside the") != std::string::npos);
+    CHECK(text.find("raise train.expert_budget") != std::string::npos);
+  }
+}
+
+TEST_CASE("a step longer than the buckets and over budget says both, and counts once") {
+  auto settings = tiny_experts();
+  for (const char* more : {"backend=openmp", "graph.buckets=8", "train.expert_budget=0.4"})
+    settings.emplace_back(more);
+  const Trace trace = train_lengths(settings, {}, {8, 8, 8, 8, 16});
+  const auto& last = trace.results.back();
+  CHECK(last.over_budget);
+  CHECK(last.eager_reason.find("R-07") != std::string::npos);
+  CHECK(last.eager_reason.find("R-10") != std::string::npos);
+  CHECK(last.report.fallbacks == 1);
+}
+
+TEST_CASE(
+    "a label that means padding to the trainer means an ignored token to its caller, also in evaluation") {
+  auto settings = tiny_experts();
+  settings.emplace_back("backend=serial");
+  const auto configuration = resolve(settings);
+  const auto trainer = model::make_trainer(configuration);
+  Batch batch = random_batch(configuration, 0);
+  const double ignored = trainer->evaluate(batch.ids, batch.labels);
+  const auto logits = trainer->logits();
+  for (std::int32_t& label : batch.labels)
+    if (label < 0) label = std::numeric_limits<std::int32_t>::min();
+  CHECK(trainer->evaluate(batch.ids, batch.labels) == ignored);
+  CHECK(trainer->logits() == logits);
 }
 
 TEST_CASE("the biases of the choice of experts move once a step, against the load") {

@@ -130,12 +130,17 @@ int print_plan(const PlanOptions& options, Console& console) {
   const std::string order = reuses.empty() ? "" : graph::order_that_breaks(plan.outline, reuses.front());
   const auto rows = policy_rows(configuration);
   const std::string too_large = refusal_for_memory(configuration, plan);
+  const std::size_t over_budget = model::memory_over_budget(configuration);
   const int code = too_large.empty() ? 0 : exit_code(ErrorCode::out_of_memory);
   if (!options.json) {
     console.print(plan_text(configuration, fates, rows));
     console.line(fmt::format("\nthe arena's plan was audited; {} places in it are used again{}",
                              reuses.size(), order.empty() ? "" : "; for instance: " + order));
     for (const std::string& note : resolved.notes) console.line(fmt::format("note: {}", note));
+    if (over_budget > 0)
+      console.line(
+          fmt::format("note: a step over train.expert_budget takes {} more while it is done again eagerly",
+                      bytes_text(static_cast<double>(over_budget))));
     if (options.lengths) console.print(buckets_text(proposal));
     if (!too_large.empty()) console.line(fmt::format("refused: {}", too_large));
     return code;
@@ -149,6 +154,7 @@ int print_plan(const PlanOptions& options, Console& console) {
   if (!order.empty()) json["arena"]["order_that_would_break_it"] = order;
   for (const ModuleFate& fate : fates) json["modules"].push_back(fate_json(fate));
   for (const PolicyRow& row : rows) json["policies"].push_back(row_json(row));
+  if (over_budget > 0) json["over_budget_bytes"] = over_budget;
   if (options.lengths) json["lengths"] = std::move(proposal);
   if (!too_large.empty()) json["refused"] = refusal_json(too_large);
   print_json(json, console);

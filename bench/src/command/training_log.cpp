@@ -40,7 +40,7 @@ std::string log_line(const StepRecord& record, bool has_experts) {
   if (has_experts) {
     line["balance_loss"] = result.balance_loss;
     line["router_z_loss"] = result.router_z_loss;
-    line["expert_budget_needed"] = result.expert_budget_needed;
+    line["expert_rows_needed"] = result.expert_rows_needed;
     line["over_budget"] = result.over_budget;
   }
   return line.dump();

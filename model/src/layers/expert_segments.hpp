@@ -14,7 +14,11 @@ namespace encore::model {
 
 /// Sizes and rules that the bodies of these segments need.
 struct ExpertGeometry {
-  std::int64_t tokens, hidden, experts, ffn, raised, shared_ffn, shared_raised, rows, capacity;
+  std::int64_t tokens, hidden, experts;
+  std::int64_t ffn, raised;                ///< columns of an expert after and before the activation
+  std::int64_t shared_ffn, shared_raised;  ///< the same of the shared expert
+  std::int64_t rows;                       ///< kept for all experts
+  std::int64_t capacity;                   ///< of an expert; 0: no token is dropped
   kernels::RouterRules rules;
   kernels::ExpertActivation activation;
   bool inputs_first;  ///< weights of the experts lie as [inputs, outputs]

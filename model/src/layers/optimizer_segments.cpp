@@ -36,10 +36,6 @@ void update(Execution<Space>& x, const OptimizerBuffers& b) {
                                  b.decayed);
 }
 
-}  // namespace
-
-namespace {
-
 /// Tells, before anything is updated, whether some experts' rows did not fit.
 template <class Space, class T, class G>
 void append_budget(StackBuilder<Space, T, G>& builder) {

@@ -68,7 +68,8 @@ class DeviceTrainer final : public Trainer {
   void set_initial_scalars();
   StepResult run_step(double learning_rate, bool eagerly);
   StepResult run_step(double learning_rate, graph::Executor<Space>& executor, bool eagerly);
-  StepResult step_over_budget(double learning_rate, StepResult within_budget);
+  StepResult step_over_budget(double learning_rate, StepResult within_budget, bool eagerly);
+  void require_memory_over_budget(std::size_t bytes, const std::string& reason) const;
   StepResult validated_step(double learning_rate);
 
   void require_shape(const BatchShape& shape) const;

@@ -19,8 +19,15 @@ namespace encore::model {
 
 namespace impl {
 
-/// What the label of padding becomes where a caller used it for a token of its own; any negative one is ignored.
+/// What the label of padding becomes where a caller gave it to a token; any negative one is ignored.
 inline constexpr std::int32_t ignored_label = -100;
+
+/// Labels of which none says that its token is padding: that is for the trainer to say.
+inline std::vector<std::int32_t> without_padding_label(std::span<const std::int32_t> labels) {
+  std::vector<std::int32_t> result(labels.begin(), labels.end());
+  std::ranges::replace(result, kernels::padding_label, ignored_label);
+  return result;
+}
 
 /// Copies rows of `tokens` numbers into rows of `length`, and fills what is left.
 inline void copy_padded(std::span<const std::int32_t> values, std::int64_t tokens, std::int64_t length,
@@ -182,12 +189,8 @@ void DeviceTrainer<Space, T, G>::set_batch(std::span<const std::int32_t> ids,
   batch_copied_[next_batch_slot_].wait(device_.stream());
   const std::int64_t length = chosen.shape.tokens;
   impl::copy_padded(ids, shape.tokens, length, 0, reinterpret_cast<std::int32_t*>(slot));
-  auto* const padded_labels = reinterpret_cast<std::int32_t*>(slot + half);
-  impl::copy_padded(labels, shape.tokens, length, kernels::padding_label, padded_labels);
-  if (std::ranges::find(labels, kernels::padding_label) != labels.end())
-    for (std::int64_t row = 0; row < std::ssize(labels) / shape.tokens; ++row)
-      std::replace(padded_labels + row * length, padded_labels + row * length + shape.tokens,
-                   kernels::padding_label, impl::ignored_label);
+  impl::copy_padded(impl::without_padding_label(labels), shape.tokens, length, kernels::padding_label,
+                    reinterpret_cast<std::int32_t*>(slot + half));
   device_.stream().copy_to_device(batch_.data(), slot, batch_.bytes(), "batch");
   batch_copied_[next_batch_slot_].record(device_.stream());
   next_batch_slot_ = (next_batch_slot_ + 1) % batch_slots;

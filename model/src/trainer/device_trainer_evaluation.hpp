@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "device_trainer.hpp"
+#include "device_trainer_batches.hpp"
 
 #include <encore/backend/error.hpp>
 #include <encore/graph/contract_rules.hpp>
@@ -78,7 +78,8 @@ double DeviceTrainer<Space, T, G>::evaluate(std::span<const std::int32_t> ids,
   const std::size_t bytes = e.step.program.outline().buffer(e.step.ids).bytes();
   check_tokens(ids, labels, bytes / sizeof(std::int32_t));
   stream.copy_to_device(e.batch.data(), ids.data(), bytes, "evaluation ids");
-  stream.copy_to_device(e.batch.data() + bytes, labels.data(), bytes, "evaluation labels");
+  const std::vector<std::int32_t> own_labels = impl::without_padding_label(labels);
+  stream.copy_to_device(e.batch.data() + bytes, own_labels.data(), bytes, "evaluation labels");
   e.executor->step();
   double loss = 0;
   stream.copy_to_host(&loss, e.batch.data() + 2 * bytes, sizeof loss, "evaluation loss");

@@ -68,7 +68,8 @@ std::vector<std::int32_t> DeviceTrainer<Space, T, G>::tokens_of_experts() {
 /// The device has left weights, moments and biases as they were. The same random numbers are drawn again, by a program
 /// that keeps as many rows as there can be, in memory of its own that is given back afterwards.
 template <class Space, class T, class G>
-StepResult DeviceTrainer<Space, T, G>::step_over_budget(double learning_rate, StepResult within_budget) {
+StepResult DeviceTrainer<Space, T, G>::step_over_budget(double learning_rate, StepResult within_budget,
+                                                        bool eagerly) {
   auto& stream = device_.stream();
   std::vector<backend::RandomState> random = device_.random().snapshot(stream);
   for (backend::RandomState& state : random) --state.offset;
@@ -79,26 +80,38 @@ StepResult DeviceTrainer<Space, T, G>::step_over_budget(double learning_rate, St
   const std::string reason = fmt::format(
       "{}: the experts of a layer needed {:.4g} times topk rows a token and train.expert_budget = {} keeps "
       "fewer: {:.4g} would have been enough",
-      graph::rule_budget.id, within_budget.expert_budget_needed, configuration_.train.expert_budget,
-      std::ceil(within_budget.expert_budget_needed * 1e4) / 1e4);
+      graph::rule_budget.id, within_budget.expert_rows_needed, configuration_.train.expert_budget,
+      std::ceil(within_budget.expert_rows_needed * 1e4) / 1e4);
   Configuration whole = configuration_;
   whole.train.expert_budget = 1;
   const auto shaped = make_shaped_step<Space, T, G>(device_, whole, layout_, current_->shape);
-  const std::size_t bytes = shaped->plan.arena_bytes;
-  const auto limit = static_cast<std::size_t>(configuration_.graph.memory_limit);
-  if ((limit > 0 && allocated_bytes_ + bytes > limit) || bytes > backend::available_memory<Space>())
-    throw OutOfMemoryError(
-        fmt::format("{}; running this step eagerly needs {} bytes more than there are", reason, bytes));
-  const backend::Allocation<Space> arena("arena of a step over budget", bytes);
+  require_memory_over_budget(shaped->plan.arena_bytes, reason);
+  const backend::Allocation<Space> arena("arena of a step over budget", shaped->plan.arena_bytes);
   graph::Executor<Space> executor(device_, shaped->step.program, bind(*shaped, arena.data()),
                                   graph::CapturePolicy{});
   StepResult result = run_step(learning_rate, executor, true);
   result.over_budget = true;
   result.milliseconds += within_budget.milliseconds;
+  result.device_milliseconds += within_budget.device_milliseconds;
   result.eager_reason = reason;
-  if (configuration_.graph.impl != GraphImplementation::none) ++result.report.fallbacks;
+  if (!eagerly && configuration_.graph.impl != GraphImplementation::none) ++result.report.fallbacks;
   stream.synchronize("a step over budget");  // Its memory goes.
   return result;
+}
+
+template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::require_memory_over_budget(std::size_t bytes,
+                                                            const std::string& reason) const {
+  const std::string remedy = "raise train.expert_budget, or make the microbatch smaller";
+  const auto limit = static_cast<std::size_t>(configuration_.graph.memory_limit);
+  if (limit > 0 && allocated_bytes_ + bytes > limit)
+    throw OutOfMemoryError(
+        fmt::format("{}; doing this step again eagerly needs {} bytes beside the {} of training and "
+                    "graph.memory_limit allows {}: raise it, {}",
+                    reason, bytes, allocated_bytes_, limit, remedy));
+  if (const std::size_t available = backend::available_memory<Space>(); bytes > available)
+    throw OutOfMemoryError(fmt::format("{}; doing this step again eagerly needs {} bytes and {} are free: {}",
+                                       reason, bytes, available, remedy));
 }
 
 }  // namespace encore::model

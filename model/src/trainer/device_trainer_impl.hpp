@@ -226,7 +226,7 @@ void DeviceTrainer<Space, T, G>::set_scalar(std::string_view name, double value)
 template <class Space, class T, class G>
 StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, bool eagerly) {
   StepResult result = run_step(learning_rate, *current_->executor, eagerly);
-  return result.over_budget ? step_over_budget(learning_rate, std::move(result)) : result;
+  return result.over_budget ? step_over_budget(learning_rate, std::move(result), eagerly) : result;
 }
 
 template <class Space, class T, class G>
@@ -257,7 +257,7 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Exe
   result.router_z_loss = value(Metric::z_loss);
   result.over_budget = value(Metric::over_budget) > 0;
   if (configuration_.model.topk > 0)
-    result.expert_budget_needed =
+    result.expert_rows_needed =
         value(Metric::rows_needed) /
         static_cast<double>(current_->shape.sequences * current_->shape.tokens * configuration_.model.topk);
   const double skip_above = scalars_.get("skip_above");
@@ -276,8 +276,10 @@ StepResult DeviceTrainer<Space, T, G>::step(double learning_rate) {
   const bool validates = every > 0 && (steps_done_ + 1) % every == 0;
   StepResult result = validates ? validated_step(learning_rate) : run_step(learning_rate, false);
   if (!eager_reason_.empty()) {
-    result.eager_reason = eager_reason_;
-    if (configuration_.graph.impl != GraphImplementation::none) ++result.report.fallbacks;
+    // A step over budget has counted already.
+    if (configuration_.graph.impl != GraphImplementation::none && !result.over_budget)
+      ++result.report.fallbacks;
+    result.eager_reason = result.over_budget ? eager_reason_ + "; " + result.eager_reason : eager_reason_;
   } else if (result.report.mode == graph::StepMode::eager && result.eager_reason.empty()) {
     result.eager_reason = current_->executor->refusal();
   }

@@ -57,6 +57,13 @@ std::size_t evaluation_bytes(const Configuration& configuration) {
 
 }  // namespace
 
+std::size_t memory_over_budget(const Configuration& configuration) {
+  if (!has_block(configuration.model, Block::experts) || configuration.train.expert_budget >= 1) return 0;
+  Configuration whole = configuration;
+  whole.train.expert_budget = 1;
+  return plan_step(whole, KernelLabels::leave_out).memory.arena_bytes;
+}
+
 std::string_view name_of(MemoryUse use) {
   constexpr std::array<std::string_view, memory_uses> names{
       "parameter", "gradient",      "optimizer_state", "input",   "scalar",    "metric",     "state",
@@ -93,6 +100,14 @@ MemoryForecast forecast_memory(const Configuration& configuration, const graph::
   forecast[input] = bytes_of(plan, BufferKind::input);
   forecast[scalar] = bytes_of(plan, BufferKind::scalar);
   forecast[metric] = bytes_of(plan, BufferKind::metric);
+  // With recapture a batch may have as many microbatches as tokens, each with counts of its own.
+  if (const auto rows = outline.find_buffer("rows_needed"); rows && configuration.graph.recapture) {
+    const graph::Buffer& buffer = outline.buffer(*rows);
+    const TrainConfiguration& train = configuration.train;
+    const std::int64_t most = train.microbatches * train.microbatch * train.seq;
+    forecast[metric] += buffer.bytes() / static_cast<std::size_t>(buffer.shape[0]) *
+                        static_cast<std::size_t>(most - buffer.shape[0]);
+  }
   forecast[state] = bytes_of(plan, BufferKind::state);
   forecast[arena] = plan.arena_bytes;
   forecast[random_states] =

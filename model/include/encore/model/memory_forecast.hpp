@@ -57,6 +57,10 @@ MemoryForecast forecast_memory(const Configuration& configuration, const StepPla
 MemoryForecast forecast_memory(const Configuration& configuration, const graph::Outline& outline,
                                const graph::MemoryPlan& plan, std::size_t graph_nodes);
 
+/// What a step over train.expert_budget takes beside all this while it is done again eagerly; 0 where there is none.
+/// Not part of the forecast: it is found or refused when such a step comes.
+std::size_t memory_over_budget(const Configuration& configuration);
+
 /// Whether what is recorded takes memory of the device, so that its kernels have to be counted.
 bool recordings_take_memory(const Configuration& configuration);
 

@@ -37,10 +37,11 @@ struct StepShape {
   ExpertSettings experts = {};
 };
 
-/// Rows that experts get together for so many tokens.
+/// Rows kept for the experts of a layer, for this many tokens of a model that has experts: topk a token times the
+/// budget, or the capacity of all experts where tokens are dropped.
 std::int64_t expert_rows(const ModelConfiguration& model, const ExpertSettings& settings,
                          std::int64_t tokens);
-/// Rows of one expert where tokens are dropped; 0: nothing is.
+/// Rows of one expert where tokens are dropped, at most one a token; 0: nothing is dropped.
 std::int64_t expert_capacity(const ModelConfiguration& model, const ExpertSettings& settings,
                              std::int64_t tokens);
 
@@ -61,7 +62,7 @@ struct StepProgram {
   // Training only.
   std::optional<graph::BufferId> gradients, first_moment, second_moment, master, gradient_norm;
   std::optional<graph::BufferId> balance_loss,
-      z_loss;                                       ///< float64, without coefficients, mean over layers' sums
+      z_loss;                                       ///< float64, as StepResult tells them
   std::optional<graph::BufferId> tokens_of_expert;  ///< [layers with experts, experts] int32, of the step
   std::optional<graph::BufferId> rows_needed;       ///< [microbatches, layers with experts] int32
   std::optional<graph::BufferId>

@@ -25,7 +25,8 @@ enum class ParameterArray { weights, gradients, first_moment, second_moment, mas
 inline constexpr std::array all_parameter_arrays{ParameterArray::weights,      ParameterArray::gradients,
                                                  ParameterArray::first_moment, ParameterArray::second_moment,
                                                  ParameterArray::master,       ParameterArray::expert_bias};
-/// The stretches of an array that a model's files have as tensors.
+/// The stretches of an array that a model's files have as tensors, with offsets from the array's start. Empty for the
+/// experts' biases of a model that has none.
 inline std::vector<ParameterSlice> slices_of(const ParameterLayout& layout, ParameterArray array) {
   return array == ParameterArray::expert_bias ? layout.expert_biases() : layout.slices();
 }
@@ -52,11 +53,13 @@ struct StepResult {
   std::string eager_reason =
       {};                  ///< why this step ran eagerly although graphs were asked for; empty: it did not
   bool validated = false;  ///< the replay was compared with an eager run of the same step
-  // Models with experts only.
-  double balance_loss = 0;          ///< 1 for an even load; summed over layers, before its coefficient
-  double router_z_loss = 0;         ///< the same
-  bool over_budget = false;         ///< some rows did not fit; the step was then done again eagerly
-  double expert_budget_needed = 0;  ///< the train.expert_budget with which no row would have been missing
+  // Models with experts only. Losses are summed over layers and averaged over microbatches, before their coefficients.
+  double balance_loss = 0;  ///< of each layer 1 for an even load
+  double router_z_loss = 0;
+  bool over_budget = false;  ///< some rows did not fit; the step was then done again eagerly
+  /// Relative to topk rows a token: the train.expert_budget, or train.expert_capacity, with which no row of the layer
+  /// that needs most would have been missing.
+  double expert_rows_needed = 0;
 };
 
 /// What came of batches of different lengths.
