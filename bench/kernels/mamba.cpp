@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of a Mamba-2 block between its projections:
-//   mamba/<convolution|scan|gated_norm|all>/<forward|backward>/<shape>/<backend>
+// The kernels of a Mamba-2 block between its projections, one by one and all of them, and the block with its projections
+// (to and from a stream half as wide as the heads; backward with the weights' gradients):
+//   mamba/<convolution|scan|gated_norm|all|block>/<forward|backward>/<shape>/<backend>
 // On CUDA `floor_us` is the larger of byte_floor_us, all inputs and outputs moved once at 4.0 TB/s, and flop_floor_us,
 // the matrix products of the chunked form (half of those that are masked) at 600 TFLOP/s, which an H200 reaches;
 // `ratio` is the time over it. What forward saves for backward is no part of the floor; `saved_MB` tells how much it is.
 #include "kernel_benchmarks.hpp"
 
+#include <encore/backend/blas.hpp>
 #include <encore/kernels/causal_convolution.hpp>
 #include <encore/kernels/gated_normalization.hpp>
 #include <encore/kernels/state_space.hpp>
@@ -25,6 +27,7 @@ struct Shape {
   bool small;  ///< enough for a host
 
   std::int64_t inner() const { return scan.heads * scan.head_dim; }
+  std::int64_t hidden() const { return inner() / 2; }
   std::int64_t groups_state() const { return scan.groups * scan.state; }
   std::int64_t mixed() const { return inner() + 2 * groups_state(); }
   std::int64_t projected() const { return inner() + mixed() + scan.heads; }
@@ -35,7 +38,7 @@ const Shape shapes[] = {{"mamba2-130m", {1, 512, 24, 64, 128, 1, 256, 0, 0}, 1, 
                         {"nemotron-h-chunk128", {1, 4096, 128, 64, 128, 8, 128, 0, 0}, 8, false},
                         {"nemotron-h-chunk256", {1, 4096, 128, 64, 128, 8, 256, 0, 0}, 8, false}};
 
-enum class Part { convolution, scan, gated_norm, all };
+enum class Part { convolution, scan, gated_norm, all, block };
 enum class Pass { forward, backward };
 
 /// Elements that a part reads and writes, tokens times columns.
@@ -47,6 +50,11 @@ std::int64_t elements(const Shape& s, Part part, Pass pass) {
     case Part::scan: return pass == Pass::forward ? scan_inputs + outputs : 2 * scan_inputs + outputs;
     case Part::gated_norm: return outputs * (pass == Pass::forward ? 3 : 5);
     case Part::all: break;
+    case Part::block: {
+      const std::int64_t products = rows * (2 * s.hidden() + s.projected() + s.inner());
+      const std::int64_t weights = s.hidden() * (s.projected() + s.inner());
+      return elements(s, Part::all, pass) + (products + weights) * (pass == Pass::forward ? 1 : 2);
+    }
   }
   return elements(s, Part::convolution, pass) + elements(s, Part::scan, pass) +
          elements(s, Part::gated_norm, pass);
@@ -60,7 +68,11 @@ double operations(const Shape& s, Part part, Pass pass) {
       rows * chunk * static_cast<double>(s.groups_state());  // 2 operations, half of them masked
   const double pairs = rows * chunk * inner;
   const double states = 2 * rows * inner * state;
-  return pass == Pass::forward ? scores + pairs + 2 * states : 3 * scores + 2 * pairs + 4 * states;
+  const double products = part != Part::block ? 0
+                                              : 2 * rows * static_cast<double>(s.hidden()) *
+                                                    static_cast<double>(s.projected() + s.inner());
+  return pass == Pass::forward ? products + scores + pairs + 2 * states
+                               : 2 * products + 3 * scores + 2 * pairs + 4 * states;
 }
 
 template <class Space>
@@ -84,7 +96,12 @@ class Operands {
         tokens_(stream_, 2 * s.scan.heads * s.scan.rows(), 10),
         states_(stream_, states(), 11),
         inverse_(stream_, s.scan.rows() * s.norm_groups, 12),
-        workspace_(stream_, workspace_elements(), 13) {
+        workspace_(stream_, workspace_elements(), 13),
+        stream_in_(stream_, s.scan.rows() * s.hidden(), 14),
+        stream_out_(stream_, s.scan.rows() * s.hidden(), 15),
+        projections_(stream_, s.hidden() * (s.projected() + s.inner()), 16),
+        projection_gradients_(stream_, s.hidden() * (s.projected() + s.inner()), 17),
+        blas_(stream_) {
     forward(Part::all);
   }
 
@@ -99,6 +116,11 @@ class Operands {
  private:
   void forward(Part part) {
     const std::int64_t inner = shape_.inner();
+    if (part == Part::block) {
+      product(stream_in_, shape_.hidden(), 0, shape_.projected(), true, projected_);
+      forward(Part::all);
+      product(gated_, inner, shape_.hidden() * shape_.projected(), shape_.hidden(), true, stream_out_);
+    }
     if (part == Part::convolution || part == Part::all)
       kernels::causal_convolution_forward<Space, T>(
           stream_, shape_.scan.batch, columns(projected_, shape_.projected(), inner, shape_.mixed()),
@@ -117,6 +139,15 @@ class Operands {
   void backward(Part part) {
     const std::int64_t inner = shape_.inner(), state = shape_.groups_state(), heads = shape_.scan.heads;
     const std::int64_t behind = weights() + shape_.mixed() + inner;
+    if (part == Part::block) {
+      const std::int64_t hidden = shape_.hidden(), projected = shape_.projected(),
+                         second = hidden * projected;
+      product(stream_out_, hidden, second, inner, false, gated_gradient_);
+      weight_gradient(stream_out_, hidden, gated_, inner, second);
+      backward(Part::all);
+      product(projected_gradient_, projected, 0, hidden, false, stream_in_);
+      weight_gradient(projected_gradient_, projected, stream_in_, hidden, 0);
+    }
     if (part == Part::gated_norm || part == Part::all)
       kernels::gated_rms_norm_backward<Space, T, G>(
           stream_, columns(scanned_, inner, 0, inner), columns(projected_, shape_.projected(), 0, inner),
@@ -145,6 +176,27 @@ class Operands {
           columns(projected_gradient_, shape_.projected(), inner, shape_.mixed()),
           Matrix<G, Space>(gradients_.data(), shape_.mixed(), taps), gradient(weights(), shape_.mixed()),
           Matrix<A, Space>(workspace_.data(), convolution_rows(), shape_.mixed() * (taps + 1)), false);
+  }
+
+  /// output [rows, outputs] = input [rows, inputs] * the projection that begins at `weight`, [outputs, inputs] if
+  /// transposed and else [inputs, outputs].
+  void product(const NoiseArray<Space, T>& input, std::int64_t inputs, std::int64_t weight,
+               std::int64_t outputs, bool transposed, const NoiseArray<Space, T>& output) {
+    const std::int64_t rows = shape_.scan.rows();
+    const T* weights = projections_.data() + weight;
+    blas_.template multiply<T, T>(stream_, "projection", Transpose::no, {input.data(), rows, inputs, inputs},
+                                  transposed ? Transpose::yes : Transpose::no,
+                                  transposed ? MatrixOperand<const T>{weights, outputs, inputs, inputs}
+                                             : MatrixOperand<const T>{weights, inputs, outputs, outputs},
+                                  {output.data(), rows, outputs, outputs});
+  }
+  /// The gradient of the projection that begins at `weight`: first [rows, m] transposed * second [rows, n].
+  void weight_gradient(const NoiseArray<Space, T>& first, std::int64_t m, const NoiseArray<Space, T>& second,
+                       std::int64_t n, std::int64_t weight) {
+    const std::int64_t rows = shape_.scan.rows();
+    blas_.template multiply<T, T>(stream_, "projection", Transpose::yes, {first.data(), rows, m, m},
+                                  Transpose::no, {second.data(), rows, n, n},
+                                  {projection_gradients_.data() + weight, m, n, n});
   }
 
   std::int64_t weights() const { return shape_.mixed() * taps; }
@@ -200,6 +252,8 @@ class Operands {
   NoiseArray<Space, T> projected_gradient_, mixed_gradient_, gated_gradient_;
   NoiseArray<Space, T> parameters_, gradients_;
   NoiseArray<Space, A> tokens_, states_, inverse_, workspace_;
+  NoiseArray<Space, T> stream_in_, stream_out_, projections_, projection_gradients_;
+  Blas<Space> blas_;
 };
 
 template <class Space>
@@ -222,7 +276,7 @@ void time_part(benchmark::State& state, const Shape& shape, Part part, Pass pass
   state.counters["floor_us"] = std::max(byte_floor, flop_floor) * 1e6;
   state.counters["ratio"] =
       seconds / static_cast<double>(state.iterations()) / std::max(byte_floor, flop_floor);
-  if (part == Part::scan || part == Part::all)
+  if (part == Part::scan || part == Part::all || part == Part::block)
     state.counters["saved_MB"] = static_cast<double>(operands.states()) * sizeof(float) * 1e-6;
 }
 
@@ -232,7 +286,8 @@ void add_shapes() {
   const std::pair<const char*, Part> parts[] = {{"convolution", Part::convolution},
                                                 {"scan", Part::scan},
                                                 {"gated_norm", Part::gated_norm},
-                                                {"all", Part::all}};
+                                                {"all", Part::all},
+                                                {"block", Part::block}};
   const std::pair<const char*, Pass> passes[] = {{"forward", Pass::forward}, {"backward", Pass::backward}};
   for (const Shape& shape : shapes) {
     if (is_host_space<Space> && !shape.small) continue;
