@@ -135,7 +135,7 @@ TEST_CASE("a feature that this version does not compute is refused by name") {
             "because another rope_theta stands beside it"},
            {llama, "\"mlp_bias\": false", "\"sliding_window\": 4096", "'sliding_window' = 4096"},
            {llama, "\"mlp_bias\": false", "\"quantization_config\": {\"bits\": 4}",
-            "'quantization_config' = {\"bits\":4}"},
+            "config.json has a quantization_config, and quantized weights are not read"},
            {llama, "\"mlp_bias\": false", "\"encore\": {\"colour\": 1}",
             "'colour' = 1 of encore of config.json"},
            {llama, "\"mlp_bias\": false", "\"time_step_limit\": [0.0, Infinity]", "'time_step_limit'"}}) {

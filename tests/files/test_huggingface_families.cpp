@@ -145,8 +145,12 @@ TEST_CASE("the config.json of GPT-OSS is understood") {
   CHECK(full.pattern == "*E");
   CHECK(full.sliding_window == 0);
   check_refused(with(gpt_oss_json(), {{"swiglu_alpha", 2}}), "'swiglu_alpha' = 2");
-  check_refused(with(gpt_oss_json(), {{"quantization_config", {{"quant_method", "mxfp4"}}}}),
-                "'quantization_config'");
+  check_refused(
+      with(gpt_oss_json(), {{"quantization_config", {{"quant_method", "mxfp4"}}}}),
+      "config.json has a quantization_config with quant_method = \"mxfp4\", and quantized weights are "
+      "not read: dequantize the checkpoint to bf16 first");
+  check_refused(with(qwen3_moe_json(), {{"quantization_config", {{"bits", 4}}}}),
+                "config.json has a quantization_config, and quantized weights are not read");
   check_refused(with(gpt_oss_json(), {{"attention_bias", "yes"}}), "model.qkv_bias = \"yes\"");
 }
 
@@ -176,6 +180,8 @@ TEST_CASE("the config.json of Mamba-2 is understood") {
   check_refused(with(mamba2_json(), {{"time_step_limit", {0.1, 0.01}}}), "model.mamba_step_maximum = 0.01");
   check_refused(with(mamba2_json(), {{"time_step_limit", {0.0, 0.0}}}), "no time step is at most 0");
   check_refused(with(mamba2_json(), {{"expand", 3}}), "because num_heads times head_dim is 64");
+  CHECK(read(with(mamba2_json(), {{"intermediate_size", 64}, {"time_step_scale", 2.0}})) == model);
+  check_refused(with(mamba2_json(), {{"intermediate_size", 96}}), "because num_heads times head_dim is 64");
   check_refused(with(mamba2_json(), {{"n_groups", 3}}), "must be a multiple of model.mamba_groups = 3");
 }
 
@@ -213,6 +219,22 @@ TEST_CASE("the config.json of Nemotron-H is understood, as published and as tran
   check_refused(with(nemotron_h_json(), {{"moe_latent_size", 16}}), "'moe_latent_size' = 16");
   check_refused(with(nemotron_h_json(), {{"num_nextn_predict_layers", 1}}), "'num_nextn_predict_layers'");
   check_refused(with(nemotron_h_json(), {{"mlp_hidden_act", "silu"}}), "'mlp_hidden_act'");
+  CHECK(read(with(nemotron_h_json(), {{"num_query_groups", 1}})) == model);
+  check_refused(with(nemotron_h_json(), {{"num_query_groups", 2}}), "because num_key_value_heads is 1");
+}
+
+TEST_CASE("time steps of Nemotron-H have the bound that transformers gives them, and no file says another") {
+  const auto limited = [](const json& lower, const json& upper) {
+    return with(nemotron_h_json(), {{"time_step_min", 0.002}, {"time_step_limit", {lower, upper}}});
+  };
+  const char* const reason = "because transformers bounds the time steps by time_step_min = 0.002 alone";
+  CHECK(read(limited(0.0, "Infinity")).mamba_step_minimum == 0.002);
+  CHECK(read(limited(0.002, "Infinity")).mamba_step_minimum == 0.002);
+  CHECK(read(limited(0.002, "Infinity")).mamba_step_maximum == 0);
+  check_refused(limited(0.001, "Infinity"), reason);
+  check_refused(limited(0.002, 0.1), reason);
+  check_refused(limited(0.0, 0.1), reason);
+  check_refused(limited(0.0, 0.0), "no time step is at most 0");
 }
 
 TEST_CASE("YaRN is read from both versions' fields") {

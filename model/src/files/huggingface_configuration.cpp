@@ -14,6 +14,7 @@
 
 #include "huggingface_families.hpp"
 #include "strict_json.hpp"
+#include "text.hpp"
 
 namespace encore::model {
 namespace {
@@ -55,6 +56,19 @@ std::string_view model_detail(const Key& key) {
   constexpr std::string_view section = "model.";
   return key.name.starts_with(section) && key.name != "model.family" ? key.name.substr(section.size())
                                                                      : std::string_view();
+}
+
+void refuse_quantization(HuggingFaceFields& fields) {
+  constexpr std::string_view field = "quantization_config";
+  const nlohmann::json* const value = fields.take(field);
+  if (value == nullptr || value->empty()) return;
+  std::string method;
+  if (value->is_object() && value->contains("quant_method"))
+    method = fmt::format(" with quant_method = {}", printable(value->at("quant_method").dump()));
+  throw ConfigurationError(
+      fmt::format("{} has a {}{}, and quantized weights are not read: dequantize the checkpoint to bf16 "
+                  "first, and leave the field out",
+                  fields.source(), field, method));
 }
 
 /// What Hugging Face has no field for, as the writer below puts it.
@@ -116,6 +130,7 @@ ModelConfiguration read_huggingface_configuration(std::string_view json, std::st
   }
   HuggingFaceFields fields(document, std::string(source));
   const HuggingFaceFamily& family = family_of_file(fields);
+  refuse_quantization(fields);
   Settings settings = family.read(fields);
   read_own_object(fields, settings);
   fields.refuse_rest();

@@ -71,6 +71,21 @@ std::string nemotron_pattern(HuggingFaceFields& fields) {
   return pattern;
 }
 
+/// NemotronHMamba2Mixer of transformers takes time_step_min, the range of new time steps, for the lower bound
+/// of all of them, has no upper one, and does not look at time_step_limit.
+void read_nemotron_step(HuggingFaceFields& fields, Settings& settings) {
+  constexpr std::string_view field = "time_step_limit";
+  fields.use_or("time_step_min", "model.mamba_step_minimum", 0.001, settings);
+  if (fields.take(field) == nullptr) return;
+  Settings limit;
+  read_step_limit(fields, limit);
+  const Value& minimum = settings.at("model.mamba_step_minimum").value;
+  const Value& lower = limit.at("model.mamba_step_minimum").value;
+  if ((lower != Value(0.0) && lower != minimum) || limit.contains("model.mamba_step_maximum"))
+    fields.refuse(field, fmt::format("because transformers bounds the time steps by time_step_min = {} alone",
+                                     value_text(minimum)));
+}
+
 void read_nemotron_experts(HuggingFaceFields& fields, Settings& settings) {
   fields.use_or("n_routed_experts", "model.experts", std::int64_t{8}, settings);
   fields.use_or("num_experts_per_tok", "model.topk", std::int64_t{2}, settings);
@@ -105,12 +120,15 @@ Settings read_mamba2(HuggingFaceFields& fields) {
   read_step_limit(fields, settings);
   fields.expect("hidden_act", "silu");
   fields.expect("rms_norm", true);
-  fields.ignore("time_step_min", "norm_before_gate");
+  // The gate comes before the norm whatever norm_before_gate says; the others are about new weights.
+  fields.ignore("time_step_min", "norm_before_gate", "time_step_init_scheme", "time_step_scale");
   const std::int64_t inner =
       whole_of(settings, "model.mamba_heads") * whole_of(settings, "model.mamba_head_dim");
+  const std::string reason = fmt::format("because num_heads times head_dim is {}", inner);
   if (fields.take("expand") != nullptr &&
       inner != fields.whole("expand", 0) * whole_of(settings, "model.hidden"))
-    fields.refuse("expand", fmt::format("because num_heads times head_dim is {}", inner));
+    fields.refuse("expand", reason);
+  if (inner != fields.whole("intermediate_size", inner)) fields.refuse("intermediate_size", reason);
   return settings;
 }
 
@@ -152,6 +170,9 @@ Settings read_nemotron_h(HuggingFaceFields& fields) {
   fields.use_or("num_key_value_heads", "model.kv_heads", std::int64_t{8}, settings);
   fields.use_or("attention_head_dim", "model.head_dim", std::int64_t{128}, settings);
   fields.use("head_dim", "model.head_dim", settings);
+  const std::int64_t key_value_heads = whole_of(settings, "model.kv_heads");
+  if (fields.whole("num_query_groups", key_value_heads) != key_value_heads)
+    fields.refuse("num_query_groups", fmt::format("because num_key_value_heads is {}", key_value_heads));
   fields.use("attention_dropout", "model.attention_dropout", settings);
   fields.expect("attention_bias", false);
   fields.use_or("intermediate_size", "model.ffn", std::int64_t{21504}, settings);
@@ -166,9 +187,10 @@ Settings read_nemotron_h(HuggingFaceFields& fields) {
   fields.use("use_bias", "model.mamba_bias", settings);
   fields.use("use_conv_bias", "model.mamba_convolution_bias", settings);
   fields.expect("mamba_hidden_act", "silu");
-  // NemotronHMamba2Mixer takes the range of new time steps for the bound of all of them, and no upper one.
-  fields.use_or("time_step_min", "model.mamba_step_minimum", 0.001, settings);
-  fields.ignore("time_step_limit", "mamba_proj_bias", "expand", "rms_norm_eps");
+  read_nemotron_step(fields, settings);
+  // The model has no rotary positions, and every norm has layer_norm_epsilon.
+  fields.ignore("mamba_proj_bias", "expand", "rms_norm_eps", "norm_eps", "rope_theta",
+                "partial_rotary_factor");
   fields.use("layer_norm_epsilon", "model.norm_epsilon", settings);
   fields.use("initializer_range", "model.initializer_range", settings);
   fields.use("tie_word_embeddings", "model.tie_embeddings", settings);
