@@ -142,7 +142,8 @@ TEST_CASE("experts that do not fit their router are refused with both numbers") 
   refused("qwen3_moe", {"model.topk=9"}, "model.topk = 9 must not exceed model.experts = 8");
   refused("qwen3_moe", {"model.router_groups=3"},
           "model.experts = 8 must be a multiple of model.router_groups = 3");
-  refused("qwen3_moe", {"model.router_groups=8"}, "two experts or more a group");
+  refused("qwen3_moe", {"model.router_groups=8"},
+          "model.topk = 2 must not exceed the 1 experts of model.router_topk_groups = 1 groups");
   refused("qwen3_moe", {"model.router_groups=2", "model.router_topk_groups=3"},
           "model.router_topk_groups = 3 must not exceed model.router_groups = 2");
   refused("qwen3_moe", {"model.router_groups=4", "model.topk=3"},
@@ -213,4 +214,14 @@ TEST_CASE("entries tell which keys have a meaning for the model") {
   CHECK(about_mamba == 0);
   for (const auto& entry : sources_of("mamba2", {}).resolve().entries)
     if (entry.key.starts_with("model.mamba")) CHECK(entry.has_meaning);
+}
+
+TEST_CASE("a router may choose among groups of one expert, whatever judges them") {
+  const Assignments groups = {"model.heads=4", "model.experts=8", "model.router_groups=8",
+                              "model.router_topk_groups=4"};
+  for (const char* family : {"qwen3_moe", "nemotron_h"}) {
+    Assignments assignments = groups;
+    if (std::string(family) == "nemotron_h") assignments.emplace_back("model.pattern=M*-E");
+    CHECK(model_of(family, assignments).router_groups == 8);
+  }
 }

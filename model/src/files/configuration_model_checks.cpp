@@ -127,11 +127,6 @@ void check_groups(const ModelConfiguration& model) {
     refuse_model(fmt::format("model.experts = {} must be a multiple of model.router_groups = {}",
                              model.experts, model.router_groups));
   const std::int64_t of_group = model.experts / model.router_groups;
-  if (model.router_groups > 1 && of_group < 2)
-    refuse_model(
-        fmt::format("model.router_groups = {} must leave two experts or more a group of model.experts = "
-                    "{}: a group is judged by its best two",
-                    model.router_groups, model.experts));
   if (model.router_topk_groups > model.router_groups)
     refuse_model(fmt::format("model.router_topk_groups = {} must not exceed model.router_groups = {}",
                              model.router_topk_groups, model.router_groups));
