@@ -171,7 +171,7 @@ TEST_CASE("Megatron's names for experts and Mamba layers mean the same here") {
                                      {"moe_router_num_groups", "4"},
                                      {"moe_router_group_topk", "2"},
                                      {"moe_router_topk_scaling_factor", "2.5"},
-                                     {"moe_router_enable_expert_bias", "false"},
+                                     {"moe_router_enable_expert_bias", "true"},
                                      {"moe_router_bias_update_rate", "0.01"},
                                      {"moe_aux_loss_coeff", "0.02"},
                                      {"moe_z_loss_coeff", "0.03"},
@@ -191,7 +191,8 @@ TEST_CASE("Megatron's names for experts and Mamba layers mean the same here") {
   CHECK(all.model.router_groups == 4);
   CHECK(all.model.router_topk_groups == 2);
   CHECK(all.model.router_scale == 2.5);
-  CHECK_FALSE(all.model.expert_bias);
+  CHECK(all.model.expert_bias);
+  CHECK_FALSE(resolve({{"moe_router_enable_expert_bias", "false"}}).model.expert_bias);
   CHECK(all.train.expert_bias_rate == 0.01);
   CHECK(all.train.balance_loss == 0.02);
   CHECK(all.train.router_z_loss == 0.03);

@@ -64,7 +64,8 @@ std::vector<Key> other_keys() {
                                        "most lengths that are recorded; others run eagerly"),
       truth<graph, &Graph::checksums>(
           "graph.checksums", "false",
-          "keep checksums at the boundary of every segment, so that the first bad one of a step is known"),
+          "keep checksums at the boundary of every segment, so that the first bad one of a step is known; "
+          "rows of experts, of which only the device knows which are used, are not checked"),
       one_rank<parallel, &Parallel::data>("parallel.data", "data-parallel ranks"),
       one_rank<parallel, &Parallel::tensor>("parallel.tensor", "tensor-parallel ranks"),
       one_rank<parallel, &Parallel::expert>("parallel.expert", "expert-parallel ranks"),

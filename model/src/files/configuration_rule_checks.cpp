@@ -75,12 +75,21 @@ void check_recompute(const Configuration& configuration) {
     if (!has_part(configuration.model, block_of(module))) refuse(GraphRule::recompute_without_layers, shown);
 }
 
+/// 0 is what such a model does in any case.
+void check_bias_rate(const Configuration& configuration) {
+  const double rate = configuration.train.expert_bias_rate;
+  if (configuration.model.expert_bias || rate == 0 || rate == TrainConfiguration{}.expert_bias_rate) return;
+  refuse(GraphRule::expert_options_without_experts,
+         fmt::format("train.expert_bias_rate = {} with model.expert_bias = false", rate));
+}
+
 void check_experts(const Configuration& configuration) {
   const TrainConfiguration& train = configuration.train;
   if (train.expert_capacity > 0 && train.expert_budget != 1)
     refuse(GraphRule::capacity_beside_budget,
            fmt::format("train.expert_capacity = {} with train.expert_budget = {}", train.expert_capacity,
                        train.expert_budget));
+  check_bias_rate(configuration);
   if (has_block(configuration.model, Block::experts)) return;
   for (const std::string_view name : {"train.balance_loss", "train.router_z_loss", "train.router_jitter",
                                       "train.expert_capacity", "train.expert_budget"}) {

@@ -61,7 +61,8 @@ std::vector<Key> train_keys() {
                                          "rows kept for the experts, relative to all that can be needed; a "
                                          "step that needs more runs eagerly"),
       truth<train, &Train::delay_wgrad>("train.delay_wgrad", "false",
-                                        "weight gradients of attn and mlp after all input gradients")};
+                                        "weight gradients of attn, mlp and mamba after all input gradients; "
+                                        "those of experts stay in place")};
 }
 
 }  // namespace encore::model

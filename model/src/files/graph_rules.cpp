@@ -93,8 +93,9 @@ constexpr std::array rules = {
     Rule{"G-28", lifted,
          "delayed weight gradients with any scope, with attention biases, and without overlapped "
          "communication",
-         "they are segments of their own, and gradients accumulate in place at fixed addresses", "",
-         "C37, C38, C39, C62"},
+         "they are segments of their own (of attn, mlp and mamba; those of experts stay in place), and "
+         "gradients accumulate in place at fixed addresses",
+         "", "C37, C38, C39, C62"},
     Rule{"G-29", lifted, "`full_iteration` with the check for a loss or gradient norm that is not finite",
          "the check reads both after the step and not inside the graph", "", "C40, C72"},
     Rule{"G-30", lifted, "a recorded optimizer whose learning rate, clipping and step number change",
@@ -143,8 +144,9 @@ constexpr std::array rules = {
          "set train.expert_budget = 1, or train.expert_capacity = 0", ""},
     Rule{"G-46", refused,
          "`train.balance_loss`, `train.router_z_loss`, `train.router_jitter`, `train.expert_capacity` or "
-         "`train.expert_budget` for a model without experts",
-         "there is no router", "leave it out", ""},
+         "`train.expert_budget` for a model without experts, or `train.expert_bias_rate` for one without "
+         "`model.expert_bias`",
+         "the model has nothing that it would act on", "leave it out", ""},
     Rule{"G-47", refused, "a name in `train.recompute` of which the model has no layer",
          "there is nothing to compute again", "leave it out of train.recompute", ""},
     Rule{"G-48", refused, "`attn` or `mlp` in `graph.modules` for a model without such layers",
