@@ -187,9 +187,13 @@ class ProductTile<A, backend::HostTeam> : ProductTileShape {
     for (int k = 0; k < step; ++k) {
       const A* left = first_ + k * edge + i;
       const A* right = second_ + k * edge + j;
+#if !defined(__CUDACC__)
 #pragma GCC unroll 4
+#endif
       for (int r = 0; r < block_rows; ++r)
+#if !defined(__CUDACC__)
 #pragma GCC unroll 16
+#endif
         for (int c = 0; c < block_columns; ++c) block[r][c] += left[r] * right[c];
     }
     for (int r = 0; r < block_rows; ++r)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "column_sum.hpp"
-#include "state_space_backward_states.hpp"
 #include "state_space_backward_steps.hpp"
+#include "state_space_matrix.hpp"
 
 namespace encore::kernels {
 
@@ -279,7 +279,13 @@ void state_space_backward(Stream<Space>& stream, const StateSpaceShape& shape,
                       "state_space_backward: the workspace must have state_space_backward_workspace(shape) "
                       "elements");
   if (shape.rows() == 0) return;
-  const ScanGradientArrays<A> arrays(of, workspace.data());
+  const bool matrix_tiles = impl::has_matrix_units<Space, T> && impl::fits_matrix_tiles(shape);
+  const ScanGradientArrays<A> arrays(of, workspace.data(), matrix_tiles);
+  if constexpr (impl::has_matrix_units<Space, T>)
+    if (matrix_tiles) {
+      impl::queue_matrix_backward(stream, of, output_gradient, gradients, arrays);
+      return impl::queue_step_gradients(stream, of, gradients, arrays);
+    }
   const std::int64_t states = of.saved_states(), items = of.token_items(), chunks = of.chunk_items();
   const std::int64_t score_count = chunks * shape.groups * of.width * of.width;
   const std::size_t scratch = ProductTileShape::scratch_bytes<Space, A>();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "state_space_operands.hpp"
+#include "state_space_tiles.hpp"
 
 namespace encore::kernels::impl {
 
@@ -15,17 +15,24 @@ struct ScanGradientArrays {
   A* input_products;   ///< [heads, rows], x . gradient of step * x through later tokens
   A* skip_products;    ///< [heads, rows], x . gradient of y
   A* carries;          ///< [batch, chunks, heads], states that leave . their gradients
+  /// With matrix tiles: what to take off the decay gradients, by tiles of later tokens [tiles, heads, rows]; and
+  /// [heads, rows], what a token gives the state that leaves its chunk, which its predecessors' decays do not touch.
+  A* column_products = nullptr;
+  A* leaving_products = nullptr;
   A* parameter_sums[3];  ///< [batch * chunks, heads] each: step bias, decay log, skip
 
   static std::int64_t elements(const StateSpaceShape& shape) {
     const std::int64_t width = shape.chunk < shape.tokens ? shape.chunk : shape.tokens;
     const std::int64_t chunks = shape.batch * shape.chunks();
     return 2 * chunks * shape.groups * width * width + chunks * shape.heads * shape.head_dim * shape.state +
-           3 * shape.heads * shape.rows() + 4 * chunks * shape.heads;
+           (3 + tile_arrays(shape)) * shape.heads * shape.rows() + 4 * chunks * shape.heads;
+  }
+  static std::int64_t tile_arrays(const StateSpaceShape& shape) {
+    return fits_matrix_tiles(shape) ? shape.chunk / MatrixTiles::tokens + 1 : 0;
   }
 
   template <class T>
-  ScanGradientArrays(const ScanOperands<T>& of, A* memory) {
+  ScanGradientArrays(const ScanOperands<T>& of, A* memory, bool matrix_tiles) {
     const auto take = [&](std::int64_t count) {
       A* begin = memory;
       memory += count;
@@ -39,6 +46,10 @@ struct ScanGradientArrays {
     input_products = take(of.token_items());
     skip_products = take(of.token_items());
     carries = take(of.chunk_items() * of.shape.heads);
+    if (matrix_tiles) {
+      column_products = take((tile_arrays(of.shape) - 1) * of.token_items());
+      leaving_products = take(of.token_items());
+    }
     for (A*& sums : parameter_sums) sums = take(of.chunk_items() * of.shape.heads);
   }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state_space_operands.hpp"
+#include "state_space_matrix.hpp"
 
 namespace encore::kernels {
 
@@ -195,6 +195,9 @@ void state_space_forward(Stream<Space>& stream, const StateSpaceShape& shape,
           write_tokens(of.steps), write_tokens(of.decays)},
          backend::Teams<StepBlocks::items>{of.chunk_items() * blocks, StepBlocks::items * sizeof(A)},
          Steps<T>{of, blocks});
+  if constexpr (impl::has_matrix_units<Space, T>)
+    if (impl::fits_matrix_tiles(shape))
+      return impl::queue_matrix_forward(stream, of, output, workspace.data());
   impl::queue_scores(stream, "state_space/forward/scores", of, workspace.data());
   const ChunkStates<T> states(of);
   launch(stream, "state_space/forward/states",

@@ -197,11 +197,12 @@ struct Call {
 };
 
 /// batch, tokens, heads, head_dim, state, groups, chunk, bounds of the step: one token; whole chunks; chunks
-/// that no length divides; more than a tile of 64 in each direction; what Mamba-2 models have.
-const std::vector<StateSpaceShape> shapes{{1, 1, 1, 1, 1, 1, 4, 0, 0},       {2, 8, 2, 4, 3, 1, 4, 0, 0},
-                                          {2, 13, 4, 5, 6, 2, 4, 0, 0},      {3, 7, 3, 8, 4, 3, 16, 0.2, 0.9},
-                                          {1, 150, 2, 70, 66, 1, 100, 0, 0}, {2, 100, 18, 8, 16, 2, 32, 0, 1},
-                                          {1, 200, 4, 64, 128, 2, 128, 0, 0}};
+/// that no length divides; more than a tile of 64 in each direction; what Mamba-2 models have, which matrix units
+/// compute.
+const std::vector<StateSpaceShape> shapes{
+    {1, 1, 1, 1, 1, 1, 4, 0, 0},        {2, 8, 2, 4, 3, 1, 4, 0, 0},        {2, 13, 4, 5, 6, 2, 4, 0, 0},
+    {3, 7, 3, 8, 4, 3, 16, 0.2, 0.9},   {1, 150, 2, 70, 66, 1, 100, 0, 0},  {2, 100, 18, 8, 16, 2, 32, 0, 1},
+    {1, 200, 4, 64, 128, 2, 128, 0, 0}, {2, 300, 2, 64, 128, 1, 256, 0, 0}, {1, 40, 2, 64, 128, 1, 64, 0, 0}};
 
 /// More room than one value has for what goes through several roundings, and the more for sums over all tokens that
 /// cancel.
@@ -230,8 +231,12 @@ void check(HostAgreement& agreement, const StateSpaceShape& shape) {
   check_close(run.values(call.output), reference.output, room<T>());
   check_close(run.values(call.mixed_gradient), reference.mixed_gradient, room<T>());
   check_close(run.values(call.projected_gradient), reference.projected_gradient, room<T>());
-  check_close(run.values(call.step_bias_gradient), reference.step_bias_gradient, room<G>(16));
-  check_close(run.values(call.decay_log_gradient), reference.decay_log_gradient, room<G>(16));
+  // Matrix units round what they multiply.
+  const Tolerance sums = backend::is_host_space<Space> ? room<G>(16)
+                         : std::is_same_v<T, G>        ? room<G>(16)
+                                                       : room<T>();
+  check_close(run.values(call.step_bias_gradient), reference.step_bias_gradient, sums);
+  check_close(run.values(call.decay_log_gradient), reference.decay_log_gradient, sums);
   check_close(run.values(call.skip_gradient), reference.skip_gradient, room<G>());
 }
 
