@@ -154,8 +154,7 @@ using CutlassWeightsGemm =
 // Of the kernels that were measured on an H200, those that were fastest somewhere: at 128 experts of 256 rows, hidden
 // 2048 and ffn 768, and at 16 experts of 64 rows, hidden 512 and ffn 1024.
 using SmallRowsTile = CutlassTileShape<64, 128, 64, 1, 1, false>;
-using MiddleRowsTile = CutlassTileShape<128, 192, 64, 1, 1, false>;
-using LargeRowsTile = CutlassTileShape<128, 256, 64, 1, 1, true>;
+using LargeRowsTile = CutlassTileShape<128, 192, 64, 1, 1, false>;
 // Blocks of a cluster share the operand that is the same for both.
 using WeightsTile = CutlassTileShape<128, 256, 64, 2, 1, true>;
 
@@ -163,8 +162,7 @@ template <class WeightsLayout>
 const std::vector<CutlassTile>& cutlass_rows_tiles() {
   static const std::vector<CutlassTile> tiles{
       {"64x128 ping-pong", 64, 128, &CutlassRowsGemm<SmallRowsTile, WeightsLayout>::run},
-      {"128x192 ping-pong", 128, 192, &CutlassRowsGemm<MiddleRowsTile, WeightsLayout>::run},
-      {"128x256 cooperative", 128, 256, &CutlassRowsGemm<LargeRowsTile, WeightsLayout>::run}};
+      {"128x192 ping-pong", 128, 192, &CutlassRowsGemm<LargeRowsTile, WeightsLayout>::run}};
   return tiles;
 }
 
