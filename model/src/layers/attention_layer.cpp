@@ -95,13 +95,7 @@ AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, st
   b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::attention_result);
   add_temporaries(builder, name, b);
   append_computation(builder,
-                     {name + "/forward",
-                      Module::attn,
-                      Phase::forward,
-                      static_cast<std::int32_t>(layer),
-                      static_cast<std::int32_t>(microbatch),
-                      {},
-                      {}},
+                     segment_of_layer(name + "/forward", Module::attn, Phase::forward, layer, microbatch),
                      name, b, b.result);
   return b;
 }
@@ -115,15 +109,8 @@ AttentionBuffers append_attention_recompute(StackBuilder<Space, T, G>& builder, 
   if (with_result)
     b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
   add_temporaries(builder, name, b);
-  append_computation(builder,
-                     {name,
-                      Module::attn,
-                      Phase::backward,
-                      static_cast<std::int32_t>(layer),
-                      static_cast<std::int32_t>(microbatch),
-                      {},
-                      {}},
-                     name, b, with_result ? std::optional(b.result) : std::nullopt);
+  append_computation(builder, segment_of_layer(name, Module::attn, Phase::backward, layer, microbatch), name,
+                     b, with_result ? std::optional(b.result) : std::nullopt);
   return b;
 }
 

@@ -36,13 +36,9 @@ struct ExpertPlace {
   std::string suffix;  ///< `forward`, `recompute` or `backward`
 
   Segment segment(const std::string& prefix, Module module) const {
-    return {prefix + "layer." + std::to_string(layer) + "/" + std::string(name_of(module)) + "/" + suffix,
-            module,
-            phase,
-            static_cast<std::int32_t>(layer),
-            static_cast<std::int32_t>(microbatch),
-            {},
-            {}};
+    return segment_of_layer(
+        prefix + "layer." + std::to_string(layer) + "/" + std::string(name_of(module)) + "/" + suffix, module,
+        phase, layer, microbatch);
   }
 };
 

@@ -256,13 +256,7 @@ MambaBuffers append_mamba_forward(StackBuilder<Space, T, G>& builder, std::int64
   b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::mamba_result);
   add_temporaries(builder, name, b);
   append_computation(builder,
-                     {name + "/forward",
-                      Module::mamba,
-                      Phase::forward,
-                      static_cast<std::int32_t>(layer),
-                      static_cast<std::int32_t>(microbatch),
-                      {},
-                      {}},
+                     segment_of_layer(name + "/forward", Module::mamba, Phase::forward, layer, microbatch),
                      name, b, b.result);
   return b;
 }
@@ -275,15 +269,8 @@ MambaBuffers append_mamba_recompute(StackBuilder<Space, T, G>& builder, std::int
   if (with_result)
     b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
   add_temporaries(builder, name, b);
-  append_computation(builder,
-                     {name,
-                      Module::mamba,
-                      Phase::backward,
-                      static_cast<std::int32_t>(layer),
-                      static_cast<std::int32_t>(microbatch),
-                      {},
-                      {}},
-                     name, b, with_result ? std::optional(b.result) : std::nullopt);
+  append_computation(builder, segment_of_layer(name, Module::mamba, Phase::backward, layer, microbatch), name,
+                     b, with_result ? std::optional(b.result) : std::nullopt);
   return b;
 }
 

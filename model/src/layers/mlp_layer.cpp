@@ -59,13 +59,7 @@ MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t m
   b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::mlp_result);
   add_temporaries(builder, name, b);
   append_computation(builder,
-                     {name + "/forward",
-                      Module::mlp,
-                      Phase::forward,
-                      static_cast<std::int32_t>(layer),
-                      static_cast<std::int32_t>(microbatch),
-                      {},
-                      {}},
+                     segment_of_layer(name + "/forward", Module::mlp, Phase::forward, layer, microbatch),
                      name, b, b.result);
   return b;
 }
@@ -78,15 +72,8 @@ MlpBuffers append_mlp_recompute(StackBuilder<Space, T, G>& builder, std::int64_t
   if (with_result)
     b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
   add_temporaries(builder, name, b);
-  append_computation(builder,
-                     {name,
-                      Module::mlp,
-                      Phase::backward,
-                      static_cast<std::int32_t>(layer),
-                      static_cast<std::int32_t>(microbatch),
-                      {},
-                      {}},
-                     name, b, with_result ? std::optional(b.result) : std::nullopt);
+  append_computation(builder, segment_of_layer(name, Module::mlp, Phase::backward, layer, microbatch), name,
+                     b, with_result ? std::optional(b.result) : std::nullopt);
   return b;
 }
 

@@ -9,6 +9,18 @@
 
 namespace encore::model {
 
+/// A segment of a layer, without what it reads and writes.
+inline Segment segment_of_layer(std::string name, Module module, Phase phase, std::int64_t layer,
+                                std::int64_t microbatch) {
+  return {std::move(name),
+          module,
+          phase,
+          static_cast<std::int32_t>(layer),
+          static_cast<std::int32_t>(microbatch),
+          {},
+          {}};
+}
+
 /// Lists of buffers for a segment's declaration, with optional ones left out.
 inline void append(std::vector<BufferId>& list, BufferId id) { list.push_back(id); }
 inline void append(std::vector<BufferId>& list, const std::optional<BufferId>& id) {
