@@ -10,6 +10,7 @@
 #include <encore/backend/recorded_resource.hpp>
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 namespace encore::backend {
@@ -54,7 +55,7 @@ struct AddOnly {
 
 template <class Space>
 struct Blas<Space>::Implementation {
-  Implementation() : workspace("cuBLASLt workspace", impl::workspace_bytes) {
+  Implementation() {
     impl::check_cublas(cublasLtCreate(&handle), "starting cuBLASLt");
     description = "cuBLASLt " + std::to_string(cublasLtGetVersion());
   }
@@ -69,13 +70,24 @@ struct Blas<Space>::Implementation {
     if (known != plans.end()) return known->second;
     if (stream.mode() == StreamMode::record)
       throw CaptureError(key.text() + " is first met inside a recording: run or prime it once before");
-    impl::MatmulPlan plan(handle, key, workspace.bytes());
+    impl::MatmulPlan plan(handle, key, impl::workspace_bytes);
     if (tuning && plan.candidates() > 1) tune(stream, plan, key, call);
     return plans.emplace(key, std::move(plan)).first->second;
   }
 
   void run(Stream<Space>& stream, const impl::MatmulPlan& plan, const impl::MatmulCall& call) {
+    const Allocation<Space>& workspace = workspaces[static_cast<std::size_t>(stream.branch())];
     plan.run(handle, call, workspace.data(), workspace.bytes(), stream.execution_space().cuda_stream());
+  }
+
+  /// Products of different branches of a graph may run at once; those of one never do.
+  void make_workspace(const Stream<Space>& stream, const char* label) {
+    Allocation<Space>& workspace = workspaces[static_cast<std::size_t>(stream.branch())];
+    if (workspace.bytes() > 0) return;
+    if (stream.mode() == StreamMode::record)
+      throw CaptureError("the first product of a branch, '" + std::string(label) +
+                         "', is inside a recording: run or prime it once before");
+    workspace = Allocation<Space>("cuBLASLt workspace", impl::workspace_bytes);
   }
 
   /// Keeps the fastest candidate; one that is not clearly faster than the heuristic's first does not replace it.
@@ -118,7 +130,7 @@ struct Blas<Space>::Implementation {
 
   cublasLtHandle_t handle = nullptr;
   std::string description;
-  Allocation<Space> workspace;
+  std::array<Allocation<Space>, branch_count> workspaces;  ///< empty until a branch has products
   std::unordered_map<impl::MatmulKey, impl::MatmulPlan, impl::MatmulKeyHash> plans;
   bool tuning = false;
   Event<Space> begin, end;
@@ -144,17 +156,25 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
   const std::int64_t addend_stride =
       adds && options.addend_stride != 0 ? options.addend_stride : result.stride;
   const auto* bias = static_cast<const T*>(options.bias);
+  const Access result_access = impl::matrix_access(result, true);
+  const Access addend_access =
+      adds ? impl::matrix_access(MatrixOperand<const Result>{addend, m, n, addend_stride}, false) : Access{};
+  const Access bias_access = bias != nullptr ? read(bias, static_cast<std::size_t>(n)) : Access{};
   if (k == 0 || options.alpha == 0.0F) {
-    launch(stream, label, {}, Range{m * n},
+    launch(stream, label, {result_access, addend_access, bias_access}, Range{m * n},
            impl::AddOnly<T, Result>{result, adds ? addend : nullptr, addend_stride, bias, options.beta});
     return;
   }
   // cuBLASLt wants the bias in the result's type.
   constexpr bool fuses_bias = std::is_same_v<T, Result>;
   const bool fused_bias = fuses_bias && bias != nullptr;
+  const Accesses accesses{impl::matrix_access(first, false), impl::matrix_access(second, false),
+                          addend_access, fused_bias ? bias_access : Access{}, result_access};
+  const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   if (stream.mode() == StreamMode::list) {  // The operands are no memory, so no algorithm is chosen for them.
-    stream.note_launch(label);
-    if (bias != nullptr && !fused_bias) stream.note_launch(label);
+    stream.note_launch(label, accesses);
+    stream.note_flops(flops);
+    if (bias != nullptr && !fused_bias) stream.note_launch(label, {result_access, bias_access});
     return;
   }
   const impl::MatmulKey key{
@@ -177,15 +197,17 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
       std::min(impl::alignment_of(result.data), impl::alignment_of(fused_bias ? bias : nullptr))};
   const impl::MatmulCall call{
       first.data, second.data, addend, result.data, bias, options.alpha, adds ? options.beta : 0.0F};
+  implementation_->make_workspace(stream, label);
   impl::MatmulPlan& plan = implementation_->plan_for(stream, key, call);
   const auto run = [&] { implementation_->run(stream, plan, call); };
   keep_for_recording(stream, implementation_);
   if (stream.mode() == StreamMode::prime && !plan.loaded)
     impl::load_by_capture(stream.execution_space().cuda_stream(), label, run);
   plan.loaded = true;
-  launch_native(stream, label, {}, run);
+  launch_native(stream, label, accesses, run);
+  stream.note_flops(flops);
   if (bias != nullptr && !fused_bias)
-    launch(stream, label, {}, Range{m * n},
+    launch(stream, label, {bias_access, result_access}, Range{m * n},
            impl::AddOnly<T, Result>{result, result.data, result.stride, bias, 1.0F});
 }
 
@@ -212,7 +234,7 @@ void Blas<Space>::enable_tuning(bool enabled) {
 
 template <class Space>
 std::size_t blas_workspace_bytes() {
-  return impl::workspace_bytes;
+  return 2 * impl::workspace_bytes;  // of the main branch and of the one beside it
 }
 
 #define ENCORE_INSTANTIATE_PRODUCT(T, RESULT)                                           \

@@ -121,6 +121,7 @@ void Blas<Space>::multiply(Stream<Space>& stream, const char* label, Transpose t
          Teams<32>{tiling.across * tiling.down,
                    impl::portable_scratch_bytes<T>(tiling.rows, tiling.columns, product.k)},
          impl::HostProductKernel<T, Result>{product, tiling, implementation_->engine});
+  stream.note_flops(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(product.k));
 }
 
 template <class Space>

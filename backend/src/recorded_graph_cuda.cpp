@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "graph_branches_cuda.hpp"
+#include "graph_kernels_cuda.hpp"
 #include "recording_scope.hpp"
 
 #include <encore/backend/error.hpp>
@@ -65,6 +67,20 @@ class CaptureScope {
   bool ended_ = false;
 };
 
+/// Has a stream's launches ordered by branches while it lives.
+class BranchRecorderScope {
+ public:
+  BranchRecorderScope(Stream<Kokkos::Cuda>& stream, BranchRecorder& recorder) : stream_(stream) {
+    stream.set_branch_recorder(&recorder);
+  }
+  ~BranchRecorderScope() { stream_.set_branch_recorder(nullptr); }
+  BranchRecorderScope(const BranchRecorderScope&) = delete;
+  BranchRecorderScope& operator=(const BranchRecorderScope&) = delete;
+
+ private:
+  Stream<Kokkos::Cuda>& stream_;
+};
+
 struct GraphDeleter {
   void operator()(cudaGraph_t graph) const { (void)cudaGraphDestroy(graph); }
 };
@@ -97,11 +113,14 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
     body();
   }
   scope.drop_labels();
+  impl::GraphBranches branches(native, name_);
   {
     const ModeScope<Kokkos::Cuda> record(stream, StreamMode::record);
     CaptureScope capture(native, name_);
+    const BranchRecorderScope ordered(stream, branches);
     try {
       body();
+      branches.finish();
     } catch (const CaptureError&) {
       throw;
     } catch (const std::exception& error) {
@@ -112,13 +131,17 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
     }
     recording_->graph.reset(capture.end(name_));
   }
+  branches.set_priorities();
+  impl::replace_memory_nodes(recording_->graph.get(), name_);
   record_seconds_ = seconds_since(start);
 
   const std::size_t free_before = available_memory<Kokkos::Cuda>();
   start = std::chrono::steady_clock::now();
   check_capture(cudaGraphGetNodes(recording_->graph.get(), nullptr, &recording_->nodes), name_);
   cudaGraphExec_t executable = nullptr;
-  check_capture(cudaGraphInstantiate(&executable, recording_->graph.get(), 0), name_);
+  check_capture(
+      cudaGraphInstantiate(&executable, recording_->graph.get(), cudaGraphInstantiateFlagUseNodePriority),
+      name_);
   recording_->executable.reset(executable);
   check_capture(cudaGraphUpload(executable, native), name_);
   instantiate_seconds_ = seconds_since(start);

@@ -66,7 +66,9 @@ void Stream<Kokkos::Cuda>::synchronize(const char* reason) {
 
 template <>
 void Stream<Kokkos::Cuda>::copy(void* destination, const void* source, std::size_t bytes, const char* label) {
-  launch_native(*this, label, {}, [&] {
+  const Accesses accesses{read(static_cast<const std::byte*>(source), bytes),
+                          write(static_cast<const std::byte*>(destination), bytes)};
+  launch_native(*this, label, accesses, [&] {
     check_cuda(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, space_.cuda_stream()),
                label);
   });
@@ -92,7 +94,7 @@ void Stream<Kokkos::Cuda>::copy_to_device(void* device, const void* host, std::s
 
 template <>
 void Stream<Kokkos::Cuda>::clear(void* destination, std::size_t bytes, const char* label) {
-  launch_native(*this, label, {},
+  launch_native(*this, label, {write(static_cast<const std::byte*>(destination), bytes)},
                 [&] { check_cuda(cudaMemsetAsync(destination, 0, bytes, space_.cuda_stream()), label); });
 }
 

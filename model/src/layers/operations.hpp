@@ -190,6 +190,7 @@ struct Operations {
 
   template <class G>
   static void linear_backward_weight(Execution<Space>& x, const LinearGradient& g) {
+    const backend::BesideScope beside(x.stream());
     const LinearBuffers& linear = g.linear;
     const auto gradient = x.template matrix<G>(*linear.weight.gradient);
     backend::MatrixProductOptions<G> options;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <encore/backend/access.hpp>
+#include <encore/backend/branch_recorder.hpp>
 #include <encore/backend/stream.hpp>
 #include <encore/backend/team.hpp>
 
@@ -60,11 +61,11 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Range r
             const Functor& functor) {
   static_assert(sizeof(Functor) <= largest_functor, "put large kernel state in a view");
   if (range.size <= 0) return;
-  stream.note_launch(label);
+  stream.note_launch(label, accesses);
   if constexpr (is_host_space<Space>) {
     impl::run_or_record(stream, label, accesses, range.size, 0, &impl::run_range_share<Functor>, functor);
   } else {
-    launch_on_cuda(stream, label, range, functor);
+    launch_on_cuda(stream, label, accesses, range, functor);
   }
 }
 
@@ -74,12 +75,12 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Teams<T
             const Functor& functor) {
   static_assert(sizeof(Functor) <= largest_functor, "put large kernel state in a view");
   if (teams.league <= 0) return;
-  stream.note_launch(label);
+  stream.note_launch(label, accesses);
   if constexpr (is_host_space<Space>) {
     impl::run_or_record(stream, label, accesses, teams.league, teams.scratch_bytes,
                         &impl::run_teams_share<Functor>, functor);
   } else {
-    launch_on_cuda(stream, label, teams, functor);
+    launch_on_cuda(stream, label, accesses, teams, functor);
   }
 }
 
@@ -87,12 +88,14 @@ void launch(Stream<Space>& stream, const char* label, Accesses accesses, Teams<T
 /// where it must be copyable, and is stored while recording). Not called in prime mode.
 template <class Space, class Call>
 void launch_native(Stream<Space>& stream, const char* label, Accesses accesses, const Call& call) {
-  stream.note_launch(label);
+  stream.note_launch(label, accesses);
   if constexpr (is_host_space<Space>) {
     const auto functor = [call](std::int64_t) { call(); };
     impl::run_or_record(stream, label, accesses, 1, 0, &impl::run_range_share<decltype(functor)>, functor);
   } else {
-    if (!stream.runs_nothing()) call();
+    if (stream.runs_nothing()) return;
+    const impl::NodeScope node(stream, accesses);
+    call();
   }
 }
 
