@@ -14,10 +14,7 @@ namespace encore::backend::impl {
 namespace {
 
 void check(cudaError_t status, const std::string& graph) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw CaptureError("recording '" + graph + "': ordering its nodes: CUDA says " + cudaGetErrorName(status) +
-                     ", " + cudaGetErrorString(status));
+  if (status != cudaSuccess) check_cuda(status, ("ordering the nodes of '" + graph + "'").c_str());
 }
 
 bool is_kernel(cudaGraphNode_t node) {

@@ -23,7 +23,8 @@ class GraphBranches final : public BranchRecorder {
   bool begin(Accesses accesses, Branch branch) override;
   void end() noexcept override;
 
-  /// Joins the branches. Throws CaptureError where a node could not be asked for.
+  /// Joins the branches. Throws DeviceError where the driver did not tell a node, as after a call that ended the
+  /// capture.
   void finish();
   /// Has kernels of the main branch go first where there is too little of the device for all. After the capture.
   void set_priorities() const;

@@ -5,9 +5,11 @@
 
 #include <encore/backend/error.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 namespace encore::backend::impl {
@@ -103,22 +105,59 @@ void replace(cudaGraph_t graph, cudaGraphNode_t node, Kernel* kernel, Work work,
   if (after > 0) check(add_dependencies(graph, sources.data(), to.data(), after), name);
 }
 
-}  // namespace
-
-void replace_memory_nodes(cudaGraph_t graph, const std::string& name) {
+std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph, const std::string& name) {
   std::size_t count = 0;
   check(cudaGraphGetNodes(graph, nullptr, &count), name);
   std::vector<cudaGraphNode_t> nodes(count);
   if (count > 0) check(cudaGraphGetNodes(graph, nodes.data(), &count), name);
-  for (const cudaGraphNode_t node : nodes) {
+  return nodes;
+}
+
+}  // namespace
+
+std::size_t replace_memory_nodes(cudaGraph_t graph, const std::string& name) {
+  std::size_t left = 0;
+  for (const cudaGraphNode_t node : nodes_of(graph, name)) {
     cudaGraphNodeType type{};
     check(cudaGraphNodeGetType(node, &type), name);
     if (type == cudaGraphNodeTypeMemset) {
-      if (const auto work = fill_of(node, name)) replace(graph, node, &fill, *work, name);
+      const auto work = fill_of(node, name);
+      if (work) replace(graph, node, &fill, *work, name);
+      if (!work) ++left;
     } else if (type == cudaGraphNodeTypeMemcpy) {
-      if (const auto work = copy_of(node, name)) replace(graph, node, &copy, *work, name);
+      const auto work = copy_of(node, name);
+      if (work) replace(graph, node, &copy, *work, name);
+      if (!work) ++left;
     }
   }
+  return left;
+}
+
+std::size_t longest_chain(cudaGraph_t graph, const std::string& name) {
+  std::unordered_map<cudaGraphNode_t, std::size_t> waits, length;
+  std::vector<cudaGraphNode_t> ready;
+  const std::vector<cudaGraphNode_t> nodes = nodes_of(graph, name);
+  for (const cudaGraphNode_t node : nodes) {
+    check(dependencies_of(node, nullptr, nullptr, &waits[node]), name);
+    if (waits[node] == 0) ready.push_back(node);
+  }
+  std::size_t longest = 0;
+  while (!ready.empty()) {
+    const cudaGraphNode_t node = ready.back();
+    ready.pop_back();
+    const std::size_t own = ++length[node];
+    longest = std::max(longest, own);
+    std::size_t after = 0;
+    check(dependents_of(node, nullptr, nullptr, &after), name);
+    std::vector<cudaGraphNode_t> next(after);
+    std::vector<cudaGraphEdgeData> edges(after);
+    if (after > 0) check(dependents_of(node, next.data(), edges.data(), &after), name);
+    for (const cudaGraphNode_t dependent : next) {
+      length[dependent] = std::max(length[dependent], own);
+      if (--waits[dependent] == 0) ready.push_back(dependent);
+    }
+  }
+  return longest;
 }
 
 }  // namespace encore::backend::impl

@@ -95,6 +95,7 @@ struct RecordedGraph<Kokkos::Cuda>::Recording {
   std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphDeleter> graph;
   std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphExecutableDeleter> executable;
   std::size_t nodes = 0;
+  std::size_t memory_nodes = 0;
   std::size_t device_bytes = 0;
 };
 
@@ -113,14 +114,14 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
     body();
   }
   scope.drop_labels();
-  impl::GraphBranches branches(native, name_);
+  impl::GraphBranches order(native, name_);
   {
     const ModeScope<Kokkos::Cuda> record(stream, StreamMode::record);
     CaptureScope capture(native, name_);
-    const BranchRecorderScope ordered(stream, branches);
+    const BranchRecorderScope ordered(stream, order);
     try {
       body();
-      branches.finish();
+      order.finish();
     } catch (const CaptureError&) {
       throw;
     } catch (const std::exception& error) {
@@ -131,8 +132,8 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
     }
     recording_->graph.reset(capture.end(name_));
   }
-  branches.set_priorities();
-  impl::replace_memory_nodes(recording_->graph.get(), name_);
+  order.set_priorities();
+  recording_->memory_nodes = impl::replace_memory_nodes(recording_->graph.get(), name_);
   record_seconds_ = seconds_since(start);
 
   const std::size_t free_before = available_memory<Kokkos::Cuda>();
@@ -176,6 +177,16 @@ void RecordedGraph<Kokkos::Cuda>::replay() {
 template <>
 std::size_t RecordedGraph<Kokkos::Cuda>::nodes() const {
   return recording_->nodes;
+}
+
+template <>
+std::size_t RecordedGraph<Kokkos::Cuda>::longest_chain() const {
+  return impl::longest_chain(recording_->graph.get(), name_);
+}
+
+template <>
+std::size_t RecordedGraph<Kokkos::Cuda>::memory_nodes() const {
+  return recording_->memory_nodes;
 }
 
 template <>

@@ -66,6 +66,16 @@ std::size_t RecordedGraph<Space>::nodes() const {
 }
 
 template <class Space>
+std::size_t RecordedGraph<Space>::longest_chain() const {
+  return recording_->tape.size() == 0 ? 0 : recording_->tape.barriers() + 1;
+}
+
+template <class Space>
+std::size_t RecordedGraph<Space>::memory_nodes() const {
+  return 0;
+}
+
+template <class Space>
 std::size_t RecordedGraph<Space>::device_bytes() const {
   return recording_->tape.bytes();
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/kernels/optimizer.hpp>
 
+#include <algorithm>
+
 #include "shapes.hpp"
 
 namespace encore::kernels {
@@ -8,6 +10,10 @@ namespace encore::kernels {
 namespace {
 
 constexpr std::int64_t partial_count = 1024;
+constexpr std::int64_t norm_sum_count = 256;
+
+/// Elements of which adamw makes one sum: a packet of 8 for each thread of a team.
+constexpr std::int64_t elements_of_partial = 2048;
 
 /// One partial sum per team. Squares are added up in Accumulator over a packet and in double beyond it, so
 /// that a billion gradients lose nothing.
@@ -50,6 +56,36 @@ struct SquaredNorm {
   }
 };
 
+/// Sums a share of the partials.
+struct SumPartials {
+  const double* partials;
+  double* sums;
+  std::int64_t count;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::int64_t share = team.league_rank();
+    const std::int64_t begin = count * share / norm_sum_count, end = count * (share + 1) / norm_sum_count;
+    const double* from = partials + begin;
+    const double sum = team.template sum_over<double>(end - begin, [=](std::int64_t i) { return from[i]; });
+    if (team.rank() == 0) sums[share] = sum;
+  }
+};
+
+struct NormOfSums {
+  const double* sums;
+  const double* gradient_scale;
+  double* norm;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const double* from = sums;
+    const double squares =
+        team.template sum_over<double>(norm_sum_count, [=](std::int64_t i) { return from[i]; });
+    if (team.rank() == 0) *norm = Kokkos::abs(*gradient_scale) * Kokkos::sqrt(squares);
+  }
+};
+
 /// What adamw_prepare writes and adamw reads.
 enum Factor {
   gradient_factor,
@@ -81,8 +117,8 @@ struct AdamwPrepare {
     const double scale = *scalars.gradient_scale, clip = *scalars.clip, rate = *scalars.learning_rate;
     const double beta1 = *scalars.beta1, beta2 = *scalars.beta2, step = *scalars.step;
     const double norm = Kokkos::abs(scale) * Kokkos::sqrt(squares);
-    const double ratio = clip > 0 ? clip / (norm + 1e-6) : 1.0;
-    *gradient_norm = norm;
+    const double ratio = clip > 0 && count > 0 ? clip / (norm + 1e-6) : 1.0;
+    if (count > 0) *gradient_norm = norm;
     // Written so that a NaN ratio stays NaN.
     factors[gradient_factor] = static_cast<A>(scale * (ratio > 1 ? 1.0 : ratio));
     factors[decay_factor] = static_cast<A>(1 - rate * *scalars.weight_decay);
@@ -93,7 +129,7 @@ struct AdamwPrepare {
     factors[step_size] = static_cast<A>(rate / (1 - Kokkos::pow(beta1, step)));
     factors[inverse_root_bias2] = static_cast<A>(1 / Kokkos::sqrt(1 - Kokkos::pow(beta2, step)));
     factors[epsilon_factor] = static_cast<A>(*scalars.epsilon);
-    const double skip_above = *scalars.skip_above;
+    const double skip_above = count > 0 ? *scalars.skip_above : 0;
     const bool held = scalars.hold != nullptr && *scalars.hold > 0;
     factors[skip_factor] = static_cast<A>(held || (skip_above > 0 && !(norm <= skip_above)));
   }
@@ -111,14 +147,17 @@ struct Adamw {
   S* second_moment;
   std::int64_t size, decayed;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t item) const {
-    if (factors[skip_factor] != A(0)) return;
-    if constexpr (Width > 1) {
+  KOKKOS_FUNCTION std::int64_t items() const { return (size + Width - 1) / Width; }
+
+  KOKKOS_FUNCTION void operator()(std::int64_t item) const { (void)update_item(item); }
+
+  /// Returns the sum of its gradients' squares.
+  KOKKOS_FUNCTION A update_item(std::int64_t item) const {
+    if constexpr (Width > 1)
       if ((item + 1) * Width <= size) return update_packet(item);
-      for (std::int64_t e = item * Width; e < size; ++e) update_element(e);
-    } else {
-      update_element(item);
-    }
+    A squares(0);
+    for (std::int64_t e = item * Width; e < size && e < (item + 1) * Width; ++e) squares += update_element(e);
+    return squares;
   }
 
  private:
@@ -131,21 +170,27 @@ struct Adamw {
     weight -= factors[step_size] * (first / root);
   }
 
-  KOKKOS_FUNCTION void update_element(std::int64_t e) const {
+  KOKKOS_FUNCTION A update_element(std::int64_t e) const {
+    const A gradient = static_cast<A>(gradients[e]);
+    if (factors[skip_factor] != A(0)) return gradient * gradient;
     A weight, first = static_cast<A>(first_moment[e]), second = static_cast<A>(second_moment[e]);
     if constexpr (Master)
       weight = master[e];
     else
       weight = static_cast<A>(weights[e]);
-    update(weight, static_cast<A>(gradients[e]), first, second, e < decayed);
+    update(weight, gradient, first, second, e < decayed);
     if constexpr (Master) master[e] = weight;
     weights[e] = static_cast<T>(weight);
     first_moment[e] = static_cast<S>(first);
     second_moment[e] = static_cast<S>(second);
+    return gradient * gradient;
   }
 
-  KOKKOS_FUNCTION void update_packet(std::int64_t item) const {
+  KOKKOS_FUNCTION A update_packet(std::int64_t item) const {
     const auto gradient = backend::load_packet<Width>(gradients, item);
+    A squares(0);
+    for (int i = 0; i < Width; ++i) squares += static_cast<A>(gradient[i]) * static_cast<A>(gradient[i]);
+    if (factors[skip_factor] != A(0)) return squares;
     auto first = backend::load_packet<Width>(first_moment, item);
     auto second = backend::load_packet<Width>(second_moment, item);
     backend::Packet<T, Width> weight;
@@ -170,11 +215,37 @@ struct Adamw {
     backend::store_packet(weights, item, weight);
     backend::store_packet(first_moment, item, first);
     backend::store_packet(second_moment, item, second);
+    return squares;
+  }
+};
+
+/// The same by shares, each with the sum of its gradients' squares. Few enough for a sum in Accumulator.
+template <class Update>
+struct AdamwShares {
+  using A = typename Update::A;
+  static constexpr int threads = 256;
+
+  Update update;
+  double* partials;
+  std::int64_t shares;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::int64_t share = team.league_rank(), items = update.items();
+    const std::int64_t begin = items * share / shares, end = items * (share + 1) / shares;
+    const Update call = update;
+    const A sum =
+        team.template sum_over<A>(end - begin, [=](std::int64_t i) { return call.update_item(begin + i); });
+    if (team.rank() == 0) partials[share] = static_cast<double>(sum);
   }
 };
 
 }  // namespace
 
+std::int64_t gradient_norm_sum_count() { return norm_sum_count; }
+std::int64_t adamw_partial_count(std::int64_t elements) {
+  return std::max<std::int64_t>(impl::rounded_up_quotient(elements, elements_of_partial), 1);
+}
 std::int64_t squared_norm_partial_count() { return partial_count; }
 std::int64_t adamw_factor_count() { return factor_count; }
 
@@ -195,18 +266,32 @@ void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradien
       gradients.data());
 }
 
+template <class Space>
+void gradient_norm(Stream<Space>& stream, Vector<const double, Space> partials, const double* gradient_scale,
+                   Vector<double, Space> sums, double* norm) {
+  impl::require_shape(
+      impl::rows_of(partials) > 0 && impl::is_vector(sums, norm_sum_count),
+      "gradient_norm: partials must not be empty and sums have gradient_norm_sum_count() elements");
+  using backend::read, backend::write;
+  launch(stream, "optimizer/norm_sums", {read(partials), write(sums)}, backend::Teams<256>{norm_sum_count},
+         SumPartials{partials.data(), sums.data(), impl::rows_of(partials)});
+  launch(stream, "optimizer/norm", {read(sums), read(gradient_scale, 1), write(norm, 1)},
+         backend::Teams<32>{1}, NormOfSums{sums.data(), gradient_scale, norm});
+}
+
 template <class Space, class A>
 void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, AdamwScalars scalars,
                    double* gradient_norm, Vector<A, Space> factors) {
   impl::require_shape(
-      impl::rows_of(partials) > 0 && impl::is_vector(factors, factor_count),
-      "adamw_prepare: partials must not be empty and factors have adamw_factor_count() elements");
+      (impl::is_empty(partials) || gradient_norm != nullptr) && impl::is_vector(factors, factor_count),
+      "adamw_prepare: factors must have adamw_factor_count() elements, and partials a place for their norm");
   using backend::read;
+  const std::size_t norms = impl::is_empty(partials) ? 0 : 1;
   launch(stream, "optimizer/prepare",
          {read(partials), read(scalars.learning_rate, 1), read(scalars.weight_decay, 1),
           read(scalars.beta1, 1), read(scalars.beta2, 1), read(scalars.epsilon, 1), read(scalars.clip, 1),
           read(scalars.step, 1), read(scalars.gradient_scale, 1), read(scalars.skip_above, 1),
-          read(scalars.hold, scalars.hold == nullptr ? 0 : 1), backend::write(gradient_norm, 1),
+          read(scalars.hold, scalars.hold == nullptr ? 0 : 1), backend::write(gradient_norm, norms),
           backend::write(factors)},
          backend::Teams<256>{1},
          AdamwPrepare<A>{partials.data(), impl::rows_of(partials), scalars, gradient_norm, factors.data()});
@@ -216,7 +301,7 @@ template <class Space, class T, class G, class S>
 void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
            Vector<const Accumulator<T>, Space> factors, Vector<T, Space> weights,
            Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
-           Vector<S, Space> second_moment, std::int64_t decayed) {
+           Vector<S, Space> second_moment, std::int64_t decayed, Vector<double, Space> partials) {
   const std::int64_t size = impl::rows_of(weights);
   impl::require_shape(impl::is_vector(weights, size) && impl::is_vector(gradients, size) &&
                           (impl::is_empty(master) || impl::is_vector(master, size)) &&
@@ -225,13 +310,26 @@ void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
   impl::require_shape(
       impl::is_vector(factors, factor_count) && decayed >= 0 && decayed <= size,
       "adamw: factors must have adamw_factor_count() elements, and decayed lie in [0, elements]");
+  impl::require_shape(impl::is_empty(partials) || impl::is_vector(partials, adamw_partial_count(size)),
+                      "adamw: partials must be empty or have adamw_partial_count(elements) elements");
   const auto queue = [&](auto width, auto with_master) {
-    launch(stream, "optimizer/adamw",
-           {backend::read(gradients), backend::read(factors), backend::write(weights), backend::write(master),
-            backend::write(first_moment), backend::write(second_moment)},
-           backend::Range{impl::rounded_up_quotient(size, width)},
-           Adamw<width, with_master, T, G, S>{gradients.data(), factors.data(), weights.data(), master.data(),
-                                              first_moment.data(), second_moment.data(), size, decayed});
+    using Update = Adamw<width, with_master, T, G, S>;
+    const Update update{gradients.data(),    factors.data(),       weights.data(), master.data(),
+                        first_moment.data(), second_moment.data(), size,           decayed};
+    const auto queue_over = [&](auto shape, const auto& functor) {
+      launch(
+          stream, "optimizer/adamw",
+          {backend::read(gradients), backend::read(factors), backend::write(weights), backend::write(master),
+           backend::write(first_moment), backend::write(second_moment), backend::write(partials)},
+          shape, functor);
+    };
+    if (impl::is_empty(partials)) {
+      queue_over(backend::Range{update.items()}, update);
+    } else {
+      using Shares = AdamwShares<Update>;
+      const std::int64_t shares = impl::rows_of(partials);
+      queue_over(backend::Teams<Shares::threads>{shares}, Shares{update, partials.data(), shares});
+    }
   };
   if (impl::is_empty(master)) {
     impl::with_packet_width<Space>(
@@ -253,16 +351,23 @@ ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, double))
 #undef ENCORE_INSTANTIATE_FLOAT
 #undef ENCORE_INSTANTIATE
 
+#define ENCORE_INSTANTIATE(SPACE)                                                                \
+  template void gradient_norm<SPACE>(Stream<SPACE>&, Vector<const double, SPACE>, const double*, \
+                                     Vector<double, SPACE>, double*);
+ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+
 #define ENCORE_INSTANTIATE(SPACE, G)                                                    \
   template void squared_norm_partials<SPACE, G>(Stream<SPACE>&, Vector<const G, SPACE>, \
                                                 Vector<double, SPACE>);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 
-#define ENCORE_INSTANTIATE(SPACE, T, G, S)                                                           \
-  template void adamw<SPACE, T, G, S>(                                                               \
-      Stream<SPACE>&, Vector<const G, SPACE>, Vector<const Accumulator<T>, SPACE>, Vector<T, SPACE>, \
-      Vector<Accumulator<T>, SPACE>, Vector<S, SPACE>, Vector<S, SPACE>, std::int64_t);
+#define ENCORE_INSTANTIATE(SPACE, T, G, S)                                                               \
+  template void adamw<SPACE, T, G, S>(Stream<SPACE>&, Vector<const G, SPACE>,                            \
+                                      Vector<const Accumulator<T>, SPACE>, Vector<T, SPACE>,             \
+                                      Vector<Accumulator<T>, SPACE>, Vector<S, SPACE>, Vector<S, SPACE>, \
+                                      std::int64_t, Vector<double, SPACE>);
 #define ENCORE_INSTANTIATE_SPACE(SPACE)                \
   ENCORE_INSTANTIATE(SPACE, float, float, float)       \
   ENCORE_INSTANTIATE(SPACE, float, float, bfloat16)    \

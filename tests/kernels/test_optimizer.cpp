@@ -7,7 +7,9 @@
 #include "tolerance.hpp"
 #include "typed.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 using namespace encore;
 using namespace encore::tests;
@@ -195,6 +197,88 @@ TEST_CASE("the gradient norm of partials from several arrays is that of all thei
       kernels::adamw_prepare<Space, float>(run.stream(), partials, scalars, norm.data(), factors);
     });
     CHECK(run.values(norm)[0] == 0.5 * std::sqrt(30012.0));
+  });
+}
+
+TEST_CASE(
+    "weights updated in parts equal those updated at once bit for bit, and the parts' sums give the norm") {
+  HostAgreement agreement;
+  for_each_optimizer_type([&]<class Space, class T, class G, class S>(Types<Space, T, G, S>) {
+    using A = backend::Accumulator<T>;
+    for (const bool has_master : {false, true}) {
+      const std::int64_t size = 20008, cut = 12800, decayed = 13000;
+      const auto g = normal_values<G>(size, 1), w = normal_values<T>(size, 2), m = normal_values<S>(size, 3);
+      const auto update = [&](const std::vector<std::int64_t>& ends, double& norm_found) {
+        KernelRun<Space> run;
+        const auto gradients = run.template input<G>(g);
+        const auto weights = run.template in_out<T>(w);
+        const auto master = has_master ? run.template in_out<A>(w) : backend::Vector<A, Space>();
+        const auto first = run.template in_out<S>(m);
+        const auto second = run.template in_out<S>(std::vector<double>(size, 0.25));
+        std::int64_t count = 0, begin = 0;
+        for (const std::int64_t end : ends)
+          count += kernels::adamw_partial_count(end - std::exchange(begin, end));
+        const auto partials = run.template output<double>(count);
+        const auto sums = run.template output<double>(kernels::gradient_norm_sum_count());
+        const auto norm = run.template output<double>(1);
+        const auto factors = run.template output<A>(kernels::adamw_factor_count());
+        // Neither the limit nor the norm may matter, which are there in vain without partials.
+        const auto scalars =
+            scalars_of(run, {.clip = 1e-3, .step = 2, .gradient_scale = 0.5, .skip_above = 1e-3});
+        agreement.add<Space>(
+            "parts " + std::to_string(ends.size()) + std::to_string(sizeof(T)) + std::to_string(sizeof(G)) +
+                std::to_string(sizeof(S)) + std::to_string(has_master),
+            run.execute([&] {
+              kernels::adamw_prepare<Space, A>(run.stream(), {}, scalars, nullptr, factors);
+              std::int64_t from = 0, partial = 0;
+              const auto part = [&](const auto& vector, std::int64_t to) {
+                return vector.data() == nullptr
+                           ? vector
+                           : std::decay_t<decltype(vector)>(vector.data() + from, std::size_t(to - from));
+              };
+              for (const std::int64_t to : ends) {
+                const std::int64_t sums_of_part = kernels::adamw_partial_count(to - from);
+                kernels::adamw<Space, T, G, S>(
+                    run.stream(), part(gradients, to), factors, part(weights, to), part(master, to),
+                    part(first, to), part(second, to), std::clamp<std::int64_t>(decayed - from, 0, to - from),
+                    backend::Vector<double, Space>(partials.data() + partial, std::size_t(sums_of_part)));
+                partial += sums_of_part;
+                from = to;
+              }
+              kernels::gradient_norm<Space>(run.stream(), partials, scalars.gradient_scale, sums,
+                                            norm.data());
+            }));
+        norm_found = run.values(norm)[0];
+        std::vector<double> all = run.values(weights);
+        for (const auto& more : {run.values(first), run.values(second)})
+          all.insert(all.end(), more.begin(), more.end());
+        return all;
+      };
+      double whole_norm = 0, norm = 0, squares = 0;
+      const auto whole = update({size}, whole_norm);
+      CHECK(update({cut, size}, norm) == whole);
+      for (const double value : g) squares += 0.25 * value * value;
+      CHECK(norm == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+      CHECK(whole_norm == doctest::Approx(norm).epsilon(1e-6));
+
+      KernelRun<Space> run;
+      const auto gradients = run.template input<G>(g);
+      const auto weights = run.template in_out<T>(w);
+      const auto master = has_master ? run.template in_out<A>(w) : backend::Vector<A, Space>();
+      const auto first = run.template in_out<S>(m);
+      const auto second = run.template in_out<S>(std::vector<double>(size, 0.25));
+      const auto factors = run.template output<A>(kernels::adamw_factor_count());
+      const auto scalars = scalars_of(run, {.step = 2, .gradient_scale = 0.5});
+      run.execute([&] {
+        kernels::adamw_prepare<Space, A>(run.stream(), {}, scalars, nullptr, factors);
+        kernels::adamw<Space, T, G, S>(run.stream(), gradients, factors, weights, master, first, second,
+                                       decayed);
+      });
+      std::vector<double> plain = run.values(weights);
+      for (const auto& more : {run.values(first), run.values(second)})
+        plain.insert(plain.end(), more.begin(), more.end());
+      CHECK(plain == whole);
+    }
   });
 }
 

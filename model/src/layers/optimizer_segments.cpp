@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operations.hpp"
+#include "update_parts.hpp"
 
 #include <encore/kernels/live_tokens.hpp>
 #include <encore/kernels/optimizer.hpp>
@@ -23,17 +24,55 @@ struct OptimizerBuffers {
   BufferId parameters, gradients, first_moment, second_moment;
   std::optional<BufferId> master;
   BufferId factors;
-  std::int64_t decayed;
+  std::optional<BufferId> partials;  ///< of the gradient's norm, where the update makes them
 };
 
+template <class E, class Space>
+backend::Vector<E, Space> stretch_of(const Execution<Space>& x, BufferId id, std::int64_t begin,
+                                     std::int64_t end) {
+  return backend::Vector<E, Space>(x.template pointer<E>(id) + begin, static_cast<std::size_t>(end - begin));
+}
+
 template <class Space, class T, class G, class S>
-void update(Execution<Space>& x, const OptimizerBuffers& b) {
+void update(Execution<Space>& x, const OptimizerBuffers& b, const UpdatePart& part) {
   using A = Accumulator<T>;
-  kernels::adamw<Space, T, G, S>(x.stream(), x.template vector<const G>(b.gradients),
-                                 x.template vector<const A>(b.factors), x.template vector<T>(b.parameters),
-                                 b.master ? x.template vector<A>(*b.master) : backend::Vector<A, Space>(),
-                                 x.template vector<S>(b.first_moment), x.template vector<S>(b.second_moment),
-                                 b.decayed);
+  backend::Vector<A, Space> master;
+  if (b.master) master = stretch_of<A>(x, *b.master, part.begin, part.end);
+  backend::Vector<double, Space> partials;
+  if (b.partials) partials = stretch_of<double>(x, *b.partials, part.first_partial, part.end_partial);
+  kernels::adamw<Space, T, G, S>(
+      x.stream(), stretch_of<const G>(x, b.gradients, part.begin, part.end),
+      x.template vector<const A>(b.factors), stretch_of<T>(x, b.parameters, part.begin, part.end), master,
+      stretch_of<S>(x, b.first_moment, part.begin, part.end),
+      stretch_of<S>(x, b.second_moment, part.begin, part.end), part.decayed, partials);
+}
+
+template <class Space, class T, class G>
+void append_update(StackBuilder<Space, T, G>& builder, const std::string& name, const OptimizerBuffers& b,
+                   const UpdatePart& part, backend::DataType state) {
+  builder.step.program.add_segment(
+      {name, Module::optimizer, Phase::update, -1, -1, buffers_of(b.gradients, b.factors),
+       buffers_of(b.parameters, b.first_moment, b.second_moment, b.master, b.partials)},
+      [=](Execution<Space>& x) {
+        const backend::BranchScope branch(x.stream(), backend::Branch::update);
+        if constexpr (std::is_same_v<T, double>) {
+          update<Space, T, G, double>(x, b, part);
+        } else if (state == backend::DataType::bfloat16) {
+          update<Space, T, G, backend::bfloat16>(x, b, part);
+        } else {
+          update<Space, T, G, float>(x, b, part);
+        }
+      });
+}
+
+kernels::AdamwScalars scalars_of(const auto& x, const std::vector<BufferId>& scalars,
+                                 std::optional<BufferId> over_budget) {
+  const auto scalar = [&](std::size_t index) { return x.template pointer<const double>(scalars[index]); };
+  return {scalar(0), scalar(1),
+          scalar(2), scalar(3),
+          scalar(4), scalar(5),
+          scalar(6), scalar(7),
+          scalar(8), over_budget ? x.template pointer<const double>(*over_budget) + 1 : nullptr};
 }
 
 /// Tells, before anything is updated, whether some experts' rows did not fit.
@@ -76,54 +115,59 @@ template <class Space, class T, class G>
 void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape) {
   using A = Accumulator<T>;
   auto& step = builder.step;
-  const BufferId partials =
-      builder.template add<double>("optimizer/norm_partials", {kernels::squared_norm_partial_count()});
-  const BufferId factors = builder.template add<A>("optimizer/factors", {kernels::adamw_factor_count()});
   const BufferId gradients = *step.gradients, norm = *step.gradient_norm;
+  const BufferId factors = builder.template add<A>("optimizer/factors", {kernels::adamw_factor_count()});
+  OptimizerBuffers b{step.parameters, gradients, *step.first_moment, *step.second_moment,
+                     step.master,     factors,   std::nullopt};
   std::vector<BufferId> scalars;
   for (const std::string& name : step_scalar_names()) scalars.push_back(builder.scalar(name));
+  const BufferId gradient_scale = builder.scalar("gradient_scale");
 
   const std::optional<BufferId> over_budget = step.over_budget;
   if (over_budget) append_budget(builder);
-  std::vector<BufferId> norm_reads = scalars;
-  norm_reads.push_back(gradients);
-  append(norm_reads, over_budget);
-  step.program.add_segment(
-      {"optimizer/norm", Module::optimizer, Phase::update, -1, -1, norm_reads,
-       buffers_of(partials, norm, factors)},
-      [=](Execution<Space>& x) {
-        kernels::squared_norm_partials<Space, G>(x.stream(), x.template vector<const G>(gradients),
-                                                 x.template vector<double>(partials));
-        const auto scalar = [&](std::size_t index) {
-          return x.template pointer<const double>(scalars[index]);
-        };
-        kernels::adamw_prepare<Space, A>(
-            x.stream(), x.template vector<const double>(partials),
-            {scalar(0), scalar(1), scalar(2), scalar(3), scalar(4), scalar(5), scalar(6), scalar(7),
-             scalar(8), over_budget ? x.template pointer<const double>(*over_budget) + 1 : nullptr},
-            x.template pointer<double>(norm), x.template vector<A>(factors));
-      });
-
-  const OptimizerBuffers b{step.parameters,
-                           gradients,
-                           *step.first_moment,
-                           *step.second_moment,
-                           step.master,
-                           factors,
-                           builder.layout.decayed_elements()};
-  const backend::DataType state = shape.optimizer_state;
-  step.program.add_segment(
-      {"optimizer/adamw", Module::optimizer, Phase::update, -1, -1, buffers_of(gradients, factors),
-       buffers_of(b.parameters, b.first_moment, b.second_moment, b.master)},
-      [=](Execution<Space>& x) {
-        if constexpr (std::is_same_v<T, double>) {
-          update<Space, T, G, double>(x, b);
-        } else if (state == backend::DataType::bfloat16) {
-          update<Space, T, G, backend::bfloat16>(x, b);
-        } else {
-          update<Space, T, G, float>(x, b);
-        }
-      });
+  std::vector<BufferId> factor_reads = scalars;
+  append(factor_reads, over_budget);
+  if (shape.update_needs_norm) {
+    const BufferId partials =
+        builder.template add<double>("optimizer/norm_partials", {kernels::squared_norm_partial_count()});
+    append(factor_reads, gradients);
+    step.program.add_segment(
+        {"optimizer/norm", Module::optimizer, Phase::update, -1, -1, factor_reads,
+         buffers_of(partials, norm, factors)},
+        [=](Execution<Space>& x) {
+          kernels::squared_norm_partials<Space, G>(x.stream(), x.template vector<const G>(gradients),
+                                                   x.template vector<double>(partials));
+          kernels::adamw_prepare<Space, A>(x.stream(), x.template vector<const double>(partials),
+                                           scalars_of(x, scalars, over_budget),
+                                           x.template pointer<double>(norm), x.template vector<A>(factors));
+        });
+    append_update(builder, "optimizer/adamw", b, whole_update(builder.layout), shape.optimizer_state);
+  } else {
+    const std::vector<UpdatePart> parts = update_parts(builder.layout, builder.model.layers);
+    const BufferId partials =
+        builder.template add<double>("optimizer/norm_partials", {parts.back().end_partial});
+    const BufferId sums =
+        builder.template add<double>("optimizer/norm_sums", {kernels::gradient_norm_sum_count()});
+    b.partials = partials;
+    step.program.add_segment(
+        {"optimizer/factors", Module::optimizer, Phase::update, -1, -1, factor_reads, buffers_of(factors)},
+        [=](Execution<Space>& x) {
+          const backend::BranchScope branch(x.stream(), backend::Branch::update);
+          kernels::adamw_prepare<Space, A>(x.stream(), {}, scalars_of(x, scalars, std::nullopt), nullptr,
+                                           x.template vector<A>(factors));
+        });
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      append_update(builder, "optimizer/adamw." + std::to_string(i), b, parts[i], shape.optimizer_state);
+    step.program.add_segment({"optimizer/norm", Module::optimizer, Phase::update, -1, -1,
+                              buffers_of(partials, gradient_scale), buffers_of(sums, norm)},
+                             [=](Execution<Space>& x) {
+                               const backend::BranchScope branch(x.stream(), backend::Branch::update);
+                               kernels::gradient_norm<Space>(
+                                   x.stream(), x.template vector<const double>(partials),
+                                   x.template pointer<const double>(gradient_scale),
+                                   x.template vector<double>(sums), x.template pointer<double>(norm));
+                             });
+  }
   if (step.expert_bias) append_expert_bias_update(builder);
   step.program.add_segment({"random/advance", Module::random, Phase::update, -1, -1, {}, {}},
                            [](Execution<Space>& x) { x.device().random().advance(x.stream()); });

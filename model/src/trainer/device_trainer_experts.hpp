@@ -84,7 +84,8 @@ StepResult DeviceTrainer<Space, T, G>::step_over_budget(double learning_rate, St
       std::ceil(within_budget.expert_rows_needed * 1e4) / 1e4);
   Configuration whole = configuration_;
   whole.train.expert_budget = 1;
-  const auto shaped = make_shaped_step<Space, T, G>(device_, whole, layout_, current_->shape);
+  const auto shaped = make_shaped_step<Space, T, G>(device_, whole, layout_, current_->shape,
+                                                    update_needs_norm(configuration_));
   require_memory_over_budget(shaped->plan.arena_bytes, reason);
   const backend::Allocation<Space> arena("arena of a step over budget", shaped->plan.arena_bytes);
   graph::Executor<Space> executor(device_, shaped->step.program, bind(*shaped, arena.data()),

@@ -42,6 +42,12 @@ inline std::map<std::string, std::string, std::less<>> fixed_scalars(const Confi
   if (train.router_z_loss == 0) fixed.emplace("router_z_loss", no_term);
   if (!model.expert_bias) fixed.emplace("expert_bias_rate", "the model's choice of experts has no bias");
   for (const char* name : {"expert_capacity", "expert_budget"}) fixed.emplace(name, recorded);
+  if (!update_needs_norm(configuration))
+    for (const char* name : {"clip", "skip_above"})
+      fixed.emplace(
+          name,
+          "the step was built without either (train.clip, train.skip_above), so weights are updated "
+          "before the norm of all gradients is known");
   return fixed;
 }
 
@@ -202,8 +208,10 @@ void DeviceTrainer<Space, T, G>::set_initial_scalars() {
   scalars_.set("beta1", train.beta1);
   scalars_.set("beta2", train.beta2);
   scalars_.set("epsilon", train.epsilon);
-  scalars_.set("clip", train.clip);
-  scalars_.set("skip_above", train.skip_above);
+  if (update_needs_norm(configuration_)) {
+    scalars_.set("clip", train.clip);
+    scalars_.set("skip_above", train.skip_above);
+  }
   scalars_.set("gradient_scale", 1.0);
   if (train.balance_loss > 0) scalars_.set("balance_loss", train.balance_loss);
   if (train.router_z_loss > 0) scalars_.set("router_z_loss", train.router_z_loss);

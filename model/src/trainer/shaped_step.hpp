@@ -44,6 +44,13 @@ inline graph::CapturePolicy policy_of(const GraphConfiguration& configuration) {
   return policy;
 }
 
+/// Whether weights may be updated before the norm of all gradients is known.
+inline bool update_needs_norm(const Configuration& configuration) {
+  const TrainConfiguration& train = configuration.train;
+  return train.clip > 0 || train.skip_above > 0 ||
+         (has_block(configuration.model, Block::experts) && train.expert_budget < 1);
+}
+
 inline StepShape training_shape_of(const Configuration& configuration) {
   const TrainConfiguration& train = configuration.train;
   return {train.microbatches,
@@ -57,7 +64,8 @@ inline StepShape training_shape_of(const Configuration& configuration) {
           train.recompute,
           train.delay_wgrad,
           {train.balance_loss > 0, train.router_z_loss > 0, train.router_jitter > 0, train.expert_capacity,
-           train.expert_budget}};
+           train.expert_budget},
+          update_needs_norm(configuration)};
 }
 
 /// The sequence lengths whose programs a trainer plans beforehand, the longest that will run first.
@@ -93,12 +101,14 @@ struct ShapedStep {
   const graph::Outline& outline() const { return step.program.outline(); }
 };
 
-/// Plans and audits; touches no device memory.
+/// Plans and audits; touches no device memory. `needs_norm`: see StepShape, where not as configured.
 template <class Space, class T, class G>
 std::unique_ptr<ShapedStep<Space>> make_shaped_step(backend::Device<Space>& device,
                                                     const Configuration& configuration,
-                                                    const ParameterLayout& layout, const BatchShape& shape) {
+                                                    const ParameterLayout& layout, const BatchShape& shape,
+                                                    std::optional<bool> needs_norm = std::nullopt) {
   StepShape step_shape = training_shape_of(configuration);
+  step_shape.update_needs_norm = needs_norm.value_or(step_shape.update_needs_norm);
   step_shape.microbatches = shape.microbatches;
   step_shape.sequences = shape.sequences;
   step_shape.tokens = shape.tokens;

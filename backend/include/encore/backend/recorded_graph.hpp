@@ -31,6 +31,10 @@ class RecordedGraph {
   const std::string& name() const { return name_; }
   /// Graph nodes (CUDA) or recorded kernels (hosts).
   std::size_t nodes() const;
+  /// Nodes on the longest chain of which each waits for the one before (CUDA), or of kernels whose accesses conflict.
+  std::size_t longest_chain() const;
+  /// Nodes that clear or copy memory and no kernel could stand in for; 0 on hosts.
+  std::size_t memory_nodes() const;
   /// The kernels' labels in the order of recording.
   const std::vector<std::string>& labels() const { return labels_; }
   /// Memory of the space that the graph itself takes: what the driver had less of after making it (CUDA, which

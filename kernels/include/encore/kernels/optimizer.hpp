@@ -9,10 +9,17 @@ namespace encore::kernels {
 std::int64_t squared_norm_partial_count();
 
 /// partials[k] = sum of squares of the k-th share of the gradients. partials [squared_norm_partial_count()].
-/// Partials of several arrays may lie one behind the other: adamw_prepare takes them all.
+/// Partials of several arrays may lie one behind the other: adamw_prepare and gradient_norm take them all.
 template <class Space, class G>
 void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradients,
                            Vector<double, Space> partials);
+
+/// *norm = |*gradient_scale| * sqrt(sum of partials). partials [any number > 0]; sums
+/// [gradient_norm_sum_count()] are a workspace.
+template <class Space>
+void gradient_norm(Stream<Space>& stream, Vector<const double, Space> partials, const double* gradient_scale,
+                   Vector<double, Space> sums, double* norm);
+std::int64_t gradient_norm_sum_count();
 
 /// Device addresses of what an AdamW step depends on. `clip` 0 leaves gradients unclipped; `step` counts from
 /// 1; gradients count `gradient_scale` times (1 / microbatches, 1 / loss scale). A norm above `skip_above`, or one
@@ -38,6 +45,8 @@ std::int64_t adamw_factor_count();
 /// by min(1, clip / (norm + 1e-6)) as torch.nn.utils.clip_grad_norm_ does. A norm that is not finite is
 /// reported as it is; unless steps are skipped the weights become NaN, as with torch.
 /// partials [any number > 0]; factors [adamw_factor_count()], A = Accumulator of the weight type.
+/// Without partials nothing is clipped or skipped, `gradient_norm` is not touched and may be nullptr, and the factors
+/// depend on no gradient.
 template <class Space, class A>
 void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, AdamwScalars scalars,
                    double* gradient_norm, Vector<A, Space> factors);
@@ -47,10 +56,13 @@ void adamw_prepare(Stream<Space>& stream, Vector<const double, Space> partials, 
 /// g^2; w -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + epsilon).
 /// All [elements]; master (the weights in Accumulator<T>) may be empty, else it is what is updated and
 /// `weights` is its rounded copy. S is the type of the moments.
+/// partials may be empty; else they are [adamw_partial_count(elements)] and become sums of squares of the gradients,
+/// which so need not be read again for their norm.
 template <class Space, class T, class G, class S>
 void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
            Vector<const Accumulator<T>, Space> factors, Vector<T, Space> weights,
            Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
-           Vector<S, Space> second_moment, std::int64_t decayed);
+           Vector<S, Space> second_moment, std::int64_t decayed, Vector<double, Space> partials = {});
+std::int64_t adamw_partial_count(std::int64_t elements);
 
 }  // namespace encore::kernels

@@ -35,6 +35,9 @@ struct StepShape {
   std::vector<RecomputeModule> recompute = {};
   bool delay_weight_gradients = false;
   ExpertSettings experts = {};
+  /// Whether the update depends on all gradients: it clips them, or leaves out steps with a large norm or too many
+  /// rows of experts. If not, weights are updated in parts, each of which may begin when its own gradients are there.
+  bool update_needs_norm = true;
 };
 
 /// Rows kept for the experts of a layer, for this many tokens of a model that has experts: topk a token times the
