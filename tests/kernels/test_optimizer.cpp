@@ -218,7 +218,7 @@ TEST_CASE(
         std::int64_t count = 0, begin = 0;
         for (const std::int64_t end : ends)
           count += kernels::adamw_partial_count(end - std::exchange(begin, end));
-        const auto partials = run.template output<double>(count);
+        const auto partials = run.template output<A>(count);
         const auto sums = run.template output<double>(kernels::gradient_norm_sum_count());
         const auto norm = run.template output<double>(1);
         const auto factors = run.template output<A>(kernels::adamw_factor_count());
@@ -241,12 +241,12 @@ TEST_CASE(
                 kernels::adamw<Space, T, G, S>(
                     run.stream(), part(gradients, to), factors, part(weights, to), part(master, to),
                     part(first, to), part(second, to), std::clamp<std::int64_t>(decayed - from, 0, to - from),
-                    backend::Vector<double, Space>(partials.data() + partial, std::size_t(sums_of_part)));
+                    backend::Vector<A, Space>(partials.data() + partial, std::size_t(sums_of_part)));
                 partial += sums_of_part;
                 from = to;
               }
-              kernels::gradient_norm<Space>(run.stream(), partials, scalars.gradient_scale, sums,
-                                            norm.data());
+              kernels::gradient_norm<Space, A>(run.stream(), partials, scalars.gradient_scale, sums,
+                                               norm.data());
             }));
         norm_found = run.values(norm)[0];
         std::vector<double> all = run.values(weights);

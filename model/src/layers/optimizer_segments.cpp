@@ -38,8 +38,8 @@ void update(Execution<Space>& x, const OptimizerBuffers& b, const UpdatePart& pa
   using A = Accumulator<T>;
   backend::Vector<A, Space> master;
   if (b.master) master = stretch_of<A>(x, *b.master, part.begin, part.end);
-  backend::Vector<double, Space> partials;
-  if (b.partials) partials = stretch_of<double>(x, *b.partials, part.first_partial, part.end_partial);
+  backend::Vector<A, Space> partials;
+  if (b.partials) partials = stretch_of<A>(x, *b.partials, part.first_partial, part.end_partial);
   kernels::adamw<Space, T, G, S>(
       x.stream(), stretch_of<const G>(x, b.gradients, part.begin, part.end),
       x.template vector<const A>(b.factors), stretch_of<T>(x, b.parameters, part.begin, part.end), master,
@@ -144,8 +144,7 @@ void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape
     append_update(builder, "optimizer/adamw", b, whole_update(builder.layout), shape.optimizer_state);
   } else {
     const std::vector<UpdatePart> parts = update_parts(builder.layout, builder.model.layers);
-    const BufferId partials =
-        builder.template add<double>("optimizer/norm_partials", {parts.back().end_partial});
+    const BufferId partials = builder.template add<A>("optimizer/norm_partials", {parts.back().end_partial});
     const BufferId sums =
         builder.template add<double>("optimizer/norm_sums", {kernels::gradient_norm_sum_count()});
     b.partials = partials;
@@ -162,8 +161,8 @@ void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape
                               buffers_of(partials, gradient_scale), buffers_of(sums, norm)},
                              [=](Execution<Space>& x) {
                                const backend::BranchScope branch(x.stream(), backend::Branch::update);
-                               kernels::gradient_norm<Space>(
-                                   x.stream(), x.template vector<const double>(partials),
+                               kernels::gradient_norm<Space, A>(
+                                   x.stream(), x.template vector<const A>(partials),
                                    x.template pointer<const double>(gradient_scale),
                                    x.template vector<double>(sums), x.template pointer<double>(norm));
                              });

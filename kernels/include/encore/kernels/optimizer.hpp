@@ -9,15 +9,15 @@ namespace encore::kernels {
 std::int64_t squared_norm_partial_count();
 
 /// partials[k] = sum of squares of the k-th share of the gradients. partials [squared_norm_partial_count()].
-/// Partials of several arrays may lie one behind the other: adamw_prepare and gradient_norm take them all.
+/// Partials of several arrays may lie one behind the other: adamw_prepare takes them all.
 template <class Space, class G>
 void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradients,
                            Vector<double, Space> partials);
 
-/// *norm = |*gradient_scale| * sqrt(sum of partials). partials [any number > 0]; sums
+/// *norm = |*gradient_scale| * sqrt(sum of partials), which are those of adamw. partials [any number > 0]; sums
 /// [gradient_norm_sum_count()] are a workspace.
-template <class Space>
-void gradient_norm(Stream<Space>& stream, Vector<const double, Space> partials, const double* gradient_scale,
+template <class Space, class A>
+void gradient_norm(Stream<Space>& stream, Vector<const A, Space> partials, const double* gradient_scale,
                    Vector<double, Space> sums, double* norm);
 std::int64_t gradient_norm_sum_count();
 
@@ -62,7 +62,7 @@ template <class Space, class T, class G, class S>
 void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
            Vector<const Accumulator<T>, Space> factors, Vector<T, Space> weights,
            Vector<Accumulator<T>, Space> master, Vector<S, Space> first_moment,
-           Vector<S, Space> second_moment, std::int64_t decayed, Vector<double, Space> partials = {});
+           Vector<S, Space> second_moment, std::int64_t decayed, Vector<Accumulator<T>, Space> partials = {});
 std::int64_t adamw_partial_count(std::int64_t elements);
 
 }  // namespace encore::kernels
