@@ -2,9 +2,9 @@
 #include "blas_plan_cuda.hpp"
 #include "blas_shapes.hpp"
 #include "load_by_capture_cuda.hpp"
+#include "product_tuner_cuda.hpp"
 
 #include <encore/backend/blas_workspace.hpp>
-#include <encore/backend/event.hpp>
 #include <encore/backend/launch.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/backend/recorded_resource.hpp>
@@ -70,8 +70,11 @@ struct Blas<Space>::Implementation {
     if (known != plans.end()) return known->second;
     if (stream.mode() == StreamMode::record)
       throw CaptureError(key.text() + " is first met inside a recording: run or prime it once before");
-    impl::MatmulPlan plan(handle, key, impl::workspace_bytes);
-    if (tuning && plan.candidates() > 1) tune(stream, plan, key, call);
+    impl::MatmulPlan plan(handle, key, impl::workspace_bytes, tuner ? impl::ProductTuner::candidates : 8);
+    const Allocation<Space>& workspace = workspaces[static_cast<std::size_t>(stream.branch())];
+    if (tuner)
+      tuner->choose(handle, plan, key, call, workspace.data(), workspace.bytes(),
+                    stream.execution_space().cuda_stream(), stream.mode() == StreamMode::execute);
     return plans.emplace(key, std::move(plan)).first->second;
   }
 
@@ -90,50 +93,11 @@ struct Blas<Space>::Implementation {
     workspace = Allocation<Space>("cuBLASLt workspace", impl::workspace_bytes);
   }
 
-  /// Keeps the fastest candidate; one that is not clearly faster than the heuristic's first does not replace it.
-  void tune(Stream<Space>& stream, impl::MatmulPlan& plan, const impl::MatmulKey& key,
-            impl::MatmulCall call) {
-    const std::size_t element = key.result_type == CUDA_R_16BF ? 2 : 4;
-    const Allocation<Space> result("matrix product being tuned",
-                                   static_cast<std::size_t>(key.m * key.result_stride) * element);
-    call.result = result.data();
-    if (key.in_place) call.addend = result.data();
-    double best = 0;
-    std::size_t chosen = 0;
-    for (std::size_t candidate = 0; candidate < plan.candidates(); ++candidate) {
-      plan.choose(candidate);
-      const double milliseconds = time_of(stream, plan, call);
-      if (candidate == 0 || milliseconds < best * 0.97) {
-        best = milliseconds;
-        chosen = candidate;
-      }
-    }
-    plan.choose(chosen);
-    plan.loaded = true;
-  }
-
-  double time_of(Stream<Space>& stream, const impl::MatmulPlan& plan, const impl::MatmulCall& call) {
-    constexpr int rounds = 3;
-    constexpr int repetitions = 5;
-    run(stream, plan, call);
-    double best = 0;
-    for (int round = 0; round < rounds; ++round) {
-      begin.record(stream);
-      for (int i = 0; i < repetitions; ++i) run(stream, plan, call);
-      end.record(stream);
-      end.wait(stream);
-      const double milliseconds = Event<Space>::milliseconds(begin, end);
-      best = round == 0 ? milliseconds : std::min(best, milliseconds);
-    }
-    return best;
-  }
-
   cublasLtHandle_t handle = nullptr;
   std::string description;
   std::array<Allocation<Space>, branch_count> workspaces;  ///< empty until a branch has products
   std::unordered_map<impl::MatmulKey, impl::MatmulPlan, impl::MatmulKeyHash> plans;
-  bool tuning = false;
-  Event<Space> begin, end;
+  std::unique_ptr<impl::ProductTuner> tuner;
 };
 
 template <class Space>
@@ -228,8 +192,18 @@ BlasEngine Blas<Space>::engine() const {
 }
 
 template <class Space>
-void Blas<Space>::enable_tuning(bool enabled) {
-  implementation_->tuning = enabled;
+void Blas<Space>::enable_tuning(bool enabled, std::shared_ptr<TuningCache> cache) {
+  implementation_->tuner = enabled ? std::make_unique<impl::ProductTuner>(std::move(cache)) : nullptr;
+}
+
+template <class Space>
+TuningReport Blas<Space>::tuning_report() const {
+  return implementation_->tuner ? implementation_->tuner->report() : TuningReport{};
+}
+
+template <class Space>
+TuningMachine Blas<Space>::tuning_machine() const {
+  return impl::ProductTuner::machine();
 }
 
 template <class Space>

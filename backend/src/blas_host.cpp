@@ -6,6 +6,7 @@
 #include <encore/backend/blas_workspace.hpp>
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
+#include <encore/backend/tuning_cache.hpp>
 
 #include <algorithm>
 #include <string>
@@ -149,7 +150,17 @@ BlasEngine Blas<Space>::engine() const {
 }
 
 template <class Space>
-void Blas<Space>::enable_tuning(bool) {}
+void Blas<Space>::enable_tuning(bool, std::shared_ptr<TuningCache>) {}
+
+template <class Space>
+TuningReport Blas<Space>::tuning_report() const {
+  return {};
+}
+
+template <class Space>
+TuningMachine Blas<Space>::tuning_machine() const {
+  return {};
+}
 
 template <class Space>
 std::size_t blas_workspace_bytes() {

@@ -4,6 +4,7 @@
 #include <encore/backend/error.hpp>
 
 #include <algorithm>
+#include <cstring>
 
 namespace encore::backend::impl {
 
@@ -22,6 +23,16 @@ std::string MatmulKey::text() const {
          std::to_string(k) + ", " + std::to_string(n) + "]" + (second_transposed ? "^T" : "") + " stride " +
          std::to_string(second_stride) + " of " + type(operand_type) + " to " + type(result_type) +
          " stride " + std::to_string(result_stride) + (bias ? " with bias" : "");
+}
+
+std::string MatmulKey::identity() const {
+  std::string identity = text();
+  if (in_place) identity += " in place";
+  identity += " addend stride " + std::to_string(addend_stride) + " aligned to";
+  for (const std::uint32_t alignment :
+       {first_alignment, second_alignment, addend_alignment, result_alignment})
+    identity += " " + std::to_string(alignment);
+  return identity;
 }
 
 std::size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
@@ -72,7 +83,8 @@ class Preference {
 
 }  // namespace
 
-MatmulPlan::MatmulPlan(cublasLtHandle_t handle, const MatmulKey& key, std::size_t workspace_bytes)
+MatmulPlan::MatmulPlan(cublasLtHandle_t handle, const MatmulKey& key, std::size_t workspace_bytes,
+                       int most_candidates)
     : key_(key) {
   cublasLtMatmulDesc_t operation = nullptr;
   // Single precision stays single precision: COMPUTE_32F does not round operands to TensorFloat-32.
@@ -105,16 +117,29 @@ MatmulPlan::MatmulPlan(cublasLtHandle_t handle, const MatmulKey& key, std::size_
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.addend_alignment);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.result_alignment);
 
-  std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
   int count = 0;
   check_cublas(cublasLtMatmulAlgoGetHeuristic(handle, operation, second_.get(), first_.get(), addend_.get(),
-                                              result_.get(), preference.get(), static_cast<int>(found.size()),
+                                              result_.get(), preference.get(),
+                                              std::min(most_candidates, static_cast<int>(found.size())),
                                               found.data(), &count),
                key.text());
   for (int i = 0; i < count; ++i)
     if (found[i].state == CUBLAS_STATUS_SUCCESS) candidates_.push_back({found[i].algo});
   if (candidates_.empty())
     throw DeviceError(key.text() + ": cuBLASLt has no algorithm for it on this device");
+}
+
+std::string MatmulPlan::algorithm(std::size_t candidate) const {
+  static_assert(std::is_trivially_copyable_v<cublasLtMatmulAlgo_t>);
+  std::array<unsigned char, sizeof(cublasLtMatmulAlgo_t)> bytes;
+  std::memcpy(bytes.data(), &candidates_[candidate].value, bytes.size());
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
 }
 
 void MatmulPlan::run(cublasLtHandle_t handle, const MatmulCall& call, std::byte* workspace,

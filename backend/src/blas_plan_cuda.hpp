@@ -35,6 +35,8 @@ struct MatmulKey {
 
   bool operator==(const MatmulKey&) const = default;
   std::string text() const;
+  /// All of the key, in words: the name of the product in a tuning cache.
+  std::string identity() const;
 };
 
 struct MatmulKeyHash {
@@ -62,12 +64,14 @@ struct MatmulAlgorithm {
 class MatmulPlan {
  public:
   /// Asks the heuristic; no device work. Not while the stream is captured: cuBLASLt 13.3 then fails.
-  /// `workspace_bytes` is what `run` may use. Throws DeviceError naming the shapes.
-  MatmulPlan(cublasLtHandle_t handle, const MatmulKey& key, std::size_t workspace_bytes);
+  /// `workspace_bytes` is what `run` may use, `most_candidates` at most 16. Throws DeviceError naming the shapes.
+  MatmulPlan(cublasLtHandle_t handle, const MatmulKey& key, std::size_t workspace_bytes, int most_candidates);
 
   std::size_t candidates() const { return candidates_.size(); }
   /// Algorithm of `run` from now on; the heuristic's first choice until then.
   void choose(std::size_t candidate) { chosen_ = candidate; }
+  /// The bytes of cuBLASLt's own description, which may be kept for the same version of the library, in hexadecimal.
+  std::string algorithm(std::size_t candidate) const;
   void run(cublasLtHandle_t handle, const MatmulCall& call, std::byte* workspace, std::size_t workspace_bytes,
            cudaStream_t stream) const;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <encore/backend/launch.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/backend/recorded_graph.hpp>
 
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,9 +17,20 @@ namespace encore::bench {
 
 using namespace encore::backend;
 
+/// What a device reaches, measured before the benchmarks.
+struct Rates {
+  double bytes_per_second = 0;  ///< of a large copy, reading and writing
+  double flops_per_second = 0;  ///< of a large product of bfloat16 matrices
+};
+
+/// Takes up to a second.
+template <class Space>
+Rates measure_rates();
+
 struct Options {
-  std::vector<Backend> backends;  ///< those to run on
-  bool tiles = false;             ///< every kernel of CUTLASS beside the one that is chosen
+  std::vector<Backend> backends;   ///< those to run on
+  std::map<Backend, Rates> rates;  ///< of each of them
+  bool tiles = false;              ///< every kernel of CUTLASS beside the one that is chosen
 
   template <class Space>
   bool has() const {
@@ -28,26 +39,30 @@ struct Options {
 };
 
 // One for each family of kernels, in a file of its own. Each adds its benchmarks for options.backends.
+void add_activation(const Options& options);
+void add_attention(const Options& options);
+void add_cross_entropy(const Options& options);
+void add_dropout(const Options& options);
+void add_embedding(const Options& options);
 void add_grouped_products(const Options& options);
 void add_mamba(const Options& options);
+void add_normalization(const Options& options);
+void add_optimizer(const Options& options);
+void add_products(const Options& options);
+void add_rope(const Options& options);
+void add_router(const Options& options);
 
 inline void add_benchmark(const std::string& name, const std::function<void(benchmark::State&)>& function) {
   benchmark::RegisterBenchmark(name.c_str(), function)->UseManualTime()->Unit(benchmark::kMicrosecond);
 }
 
+// Device code, in arrays.cpp alone so that the files of the families need none.
 /// Numbers between -1 and 1 that look random: what a GPU may draw, and so its clock, depends on the data.
-template <class T>
-struct FillWithNoise {
-  T* data;
-  std::uint64_t seed;
-
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    std::uint64_t bits = (static_cast<std::uint64_t>(i) + seed * 0x632be59bd9b4e019U) * 0x9e3779b97f4a7c15U;
-    bits = (bits ^ (bits >> 31)) * 0xbf58476d1ce4e5b9U;
-    bits ^= bits >> 29;
-    data[i] = T(static_cast<float>(bits >> 40) * 0x1p-23F - 1.0F);
-  }
-};
+template <class Space, class T>
+void fill_with_noise(Stream<Space>& stream, T* data, std::int64_t size, std::uint64_t seed);
+/// Bytes of 255, which make a float or bfloat16 not a number.
+template <class Space>
+void fill_with_poison(Stream<Space>& stream, std::byte* data, std::int64_t size);
 
 /// An array of a benchmark, full of noise.
 template <class Space, class T>
@@ -55,8 +70,7 @@ class NoiseArray {
  public:
   NoiseArray(Stream<Space>& stream, std::int64_t size, std::uint64_t seed)
       : memory_("benchmark", static_cast<std::size_t>(size) * sizeof(T)) {
-    launch(stream, "noise", {write(data(), static_cast<std::size_t>(size))}, Range{size},
-           FillWithNoise<T>{data(), seed});
+    fill_with_noise<Space, T>(stream, data(), size, seed);
   }
   T* data() const { return reinterpret_cast<T*>(memory_.data()); }
 

@@ -6,7 +6,10 @@
 //                           [--benchmark_format=json] [--benchmark_out=<file>]
 //
 // Without --backend it takes the fastest one of the build. Times are those of one call within a recording that is
-// replayed. Debian's benchmark library calls itself a debug build: that is about its own code.
+// replayed: on CUDA of twenty calls in a row. The families of turns.hpp take several sets of large operands in turn, so
+// that none is found in the cache; small ones stay there, as in a step. Their counters: GB/s of what a call must read
+// and write, TFLOP/s where it multiplies matrices, and both relative to a large copy and a large product (of_copy,
+// of_product), which are measured at the start and shown in the context. Debian's benchmark library calls itself a debug build: that is about its own code.
 #include "kernel_benchmarks.hpp"
 
 #include <encore/backend/device.hpp>
@@ -48,11 +51,32 @@ Options parse(int& argc, char** argv) {
   return options;
 }
 
+void measure(Options& options) {
+#define ENCORE_MEASURE(SPACE)                                                                              \
+  if (options.has<SPACE>()) {                                                                              \
+    const encore::bench::Rates rates = encore::bench::measure_rates<SPACE>();                              \
+    options.rates[backend_of<SPACE>()] = rates;                                                            \
+    benchmark::AddCustomContext(std::string(name_of(backend_of<SPACE>())) + " rates",                      \
+                                std::to_string(rates.bytes_per_second * 1e-9) + " GB/s copied, " +         \
+                                    std::to_string(rates.flops_per_second * 1e-12) + " TFLOP/s bfloat16"); \
+  }
+  ENCORE_FOR_EACH_SPACE(ENCORE_MEASURE)
+#undef ENCORE_MEASURE
+}
+
+void add_families(const Options& options) {
+  using namespace encore::bench;
+  for (const auto add :
+       {add_activation, add_attention, add_cross_entropy, add_dropout, add_embedding, add_grouped_products,
+        add_mamba, add_normalization, add_optimizer, add_products, add_rope, add_router})
+    add(options);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    const Options options = parse(argc, argv);
+    Options options = parse(argc, argv);
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
     const Runtime runtime;
@@ -62,8 +86,8 @@ int main(int argc, char** argv) {
     benchmark::AddCustomContext(std::string(name_of(backend_of<SPACE>())), describe_device<SPACE>());
     ENCORE_FOR_EACH_SPACE(ENCORE_DESCRIBE)
 #undef ENCORE_DESCRIBE
-    encore::bench::add_grouped_products(options);
-    encore::bench::add_mamba(options);
+    measure(options);
+    add_families(options);
     benchmark::RunSpecifiedBenchmarks();
   } catch (const encore::Error& error) {
     std::fprintf(stderr, "encore_kernel_benchmark: %s\n", error.what());

@@ -2,6 +2,10 @@
 //
 // Times whole training steps of the presets and prints one JSON line per (workload, mode), with the fields of the
 // PyTorch peer's lines, so that both programs' output of one run can be put into one file.
+//
+// setup_s goes from the configuration to the first timed step: the trainer, the eager steps, the capture and the first
+// replays. The peer's begins after its model and optimizer were made, and its timed steps are in it. What starting the
+// device took, once for the process, is setup_phases' `device`, and is not in setup_s.
 #include <encore/backend/error.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/backend/runtime.hpp>
@@ -85,10 +89,55 @@ double flops_of(const Configuration& configuration) {
   return 6 * static_cast<double>(train.microbatches * train.microbatch * train.seq) * sum;
 }
 
-void run(const std::string& workload, const std::string& mode, const std::string& backend, int iterations) {
-  const auto setup_start = Clock::now();
+struct Options {
+  std::string backend = "cuda";
+  int iterations = 30;
+  bool tune = false;
+  std::string tuning_cache;
+};
+
+/// The parts of setting up, each with its seconds, in their order.
+class Phases {
+ public:
+  void end(const std::string& name) {
+    const auto now = Clock::now();
+    seconds_[name] = seconds_.value(name, 0.0) + std::chrono::duration<double>(now - begin_).count();
+    begin_ = now;
+  }
+  double sum() const {
+    double sum = 0;
+    for (const auto& phase : seconds_) sum += phase.get<double>();
+    return sum;
+  }
+  const nlohmann::ordered_json& seconds() const { return seconds_; }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+  nlohmann::ordered_json seconds_ = nlohmann::ordered_json::object();
+};
+
+double rounded(double value, int digits) {
+  const double scale = std::pow(10.0, digits);
+  return std::round(value * scale) / scale;
+}
+
+nlohmann::ordered_json tuning_of(const encore::model::Trainer& trainer) {
+  const encore::model::TuningSummary tuning = trainer.tuning();
+  nlohmann::ordered_json line{{"measured", tuning.measured},
+                              {"taken", tuning.taken},
+                              {"other_entries", tuning.other_entries},
+                              {"seconds", rounded(tuning.seconds, 3)}};
+  if (!tuning.note.empty()) line["note"] = tuning.note;
+  return line;
+}
+
+void run(const std::string& workload, const std::string& mode, const Options& options,
+         double device_seconds) {
+  Phases phases;
   encore::model::ConfigurationSources sources;
-  sources.preset(workload).assignment("backend=" + backend);
+  sources.preset(workload).assignment("backend=" + options.backend);
+  if (options.tune) sources.assignment("train.tune_products=on");
+  if (!options.tuning_cache.empty()) sources.assignment("train.tuning_cache=" + options.tuning_cache);
   const std::string implementation = mode == "eager" ? "none" : mode == "layer" ? "layer" : "full_iteration";
   sources.assignment("graph.impl=" + implementation).assignment("graph.warmup_steps=3");
   if (mode != "eager")
@@ -96,6 +145,7 @@ void run(const std::string& workload, const std::string& mode, const std::string
   const Configuration configuration = sources.resolve().configuration;
   const std::size_t free_before = free_bytes(configuration.backend);
   const auto trainer = encore::model::make_trainer(configuration);
+  phases.end("trainer");
 
   const auto& train = configuration.train;
   const auto count = static_cast<std::size_t>(train.microbatches * train.microbatch * train.seq);
@@ -114,11 +164,15 @@ void run(const std::string& workload, const std::string& mode, const std::string
     result = trainer->step(train.lr);
     if (i == 0) first_loss = result.loss;
     capture_seconds += result.report.capture_seconds;
+    using enum encore::graph::StepMode;
+    phases.end(i == 0                          ? "first_step"
+               : result.report.mode == eager   ? "warmup"
+               : result.report.mode == capture ? "capture"
+                                               : "replays");
   }
-  const double setup_seconds = seconds_since(setup_start);
   std::vector<double> wall, device;
   std::size_t host_syncs = 0;
-  for (int i = 0; i < iterations; ++i) {
+  for (int i = 0; i < options.iterations; ++i) {
     result = trainer->step(train.lr);
     wall.push_back(result.milliseconds);
     device.push_back(result.device_milliseconds);
@@ -127,23 +181,22 @@ void run(const std::string& workload, const std::string& mode, const std::string
   const double milliseconds = median(wall);
   const double peak =
       static_cast<double>(free_before - std::min(free_before, free_bytes(configuration.backend)));
-  const auto rounded = [](double value, int digits) {
-    const double scale = std::pow(10.0, digits);
-    return std::round(value * scale) / scale;
-  };
+  nlohmann::ordered_json seconds{{"device", rounded(device_seconds, 3)}};
+  for (const auto& [name, phase] : phases.seconds().items()) seconds[name] = rounded(phase.get<double>(), 3);
   nlohmann::ordered_json line{
       {"peer", "encore"},
       {"workload", workload},
       {"mode", mode},
       {"precision", std::string(encore::model::name_of(train.precision))},
-      {"backend", backend},
+      {"backend", options.backend},
       {"ms", rounded(milliseconds, 4)},
       {"gpu_ms", rounded(median(device), 4)},
       {"tok_s", std::llround(static_cast<double>(count) / milliseconds * 1e3)},
       {"tflops", rounded(flops_of(configuration) / milliseconds / 1e9, 1)},
       {"capture_s",
        mode == "eager" ? nlohmann::ordered_json() : nlohmann::ordered_json(rounded(capture_seconds, 3))},
-      {"setup_s", rounded(setup_seconds, 1)},
+      {"setup_s", rounded(phases.sum(), 2)},
+      {"setup_phases", seconds},
       {"peak_gib", rounded(peak / (1 << 30), 2)},
       {"loss0", rounded(first_loss, 4)},
       {"params_m", rounded(static_cast<double>(trainer->layout().parameter_count()) / 1e6, 1)},
@@ -154,6 +207,7 @@ void run(const std::string& workload, const std::string& mode, const std::string
       {"version", ENCORE_VERSION_STRING},
       {"device", trainer->device_description()},
       {"commit", encore::backend::git_revision()}};
+  if (options.tune) line["tuning"] = tuning_of(*trainer);
   if (!trainer->refusal().empty()) line["refusal"] = trainer->refusal();
   fmt::print("{}\n", line.dump());
   std::fflush(stdout);
@@ -165,20 +219,23 @@ int main(int argc, char** argv) {
   std::vector<std::string> workloads{"tiny-launch", "gpt2-124m-b1", "gpt2-124m",
                                      "gpt-1b",      "moe-small",    "moe-qwen3"};
   std::vector<std::string> modes{"eager", "layer", "graph"};
-  std::string backend = "cuda";
-  int iterations = 30;
+  Options options;
   CLI::App app{"Times training steps of the presets; one JSON line per workload and mode"};
   app.add_option("--workloads", workloads, "Presets")->delimiter(',');
   app.add_option("--modes", modes, "eager, layer, graph")
       ->delimiter(',')
       ->check(CLI::IsMember({"eager", "layer", "graph"}));
-  app.add_option("--backend", backend, "serial, openmp or cuda");
-  app.add_option("--iters", iterations, "Timed steps")->check(CLI::Range(1, 100000));
+  app.add_option("--backend", options.backend, "serial, openmp or cuda");
+  app.add_option("--iters", options.iterations, "Timed steps")->check(CLI::Range(1, 100000));
+  auto* tune = app.add_flag("--tune", options.tune, "Pick the algorithms of matrix products by measurement");
+  app.add_option("--tuning-cache", options.tuning_cache, "File that keeps what --tune picks")->needs(tune);
   CLI11_PARSE(app, argc, argv);
   try {
+    const auto start = Clock::now();
     const encore::backend::Runtime runtime;
+    const double device_seconds = seconds_since(start);
     for (const std::string& workload : workloads)
-      for (const std::string& mode : modes) run(workload, mode, backend, iterations);
+      for (const std::string& mode : modes) run(workload, mode, options, device_seconds);
   } catch (const encore::Error& error) {
     fmt::print(stderr, "encore_step_benchmark: {}\n", error.what());
     return error.exit_code();

@@ -16,6 +16,18 @@ namespace encore::command {
 
 namespace {
 
+std::string tuning_text(const model::TuningSummary& tuning) {
+  std::string text;
+  if (tuning.measured + tuning.taken > 0)
+    text = fmt::format("; {} matrix products tuned in {:.2f} s, {} taken from the tuning cache",
+                       tuning.measured, tuning.seconds, tuning.taken);
+  if (tuning.other_entries > 0)
+    text +=
+        fmt::format("; {} entries of the tuning cache are for another GPU or library", tuning.other_entries);
+  if (!tuning.note.empty()) text += "\nnote: " + tuning.note;
+  return text;
+}
+
 std::string summary(const Training& training) {
   const TrainingTotals& totals = training.totals();
   std::string text = fmt::format("{} steps in {}: loss {:.4f}", totals.steps, duration_text(totals.seconds),
@@ -28,7 +40,7 @@ std::string summary(const Training& training) {
     text += fmt::format("; {} lengths recorded, which {:.1f} % of the steps replayed; {:.1f} % padding",
                         lengths.recorded_lengths, 100 * lengths.coverage(), 100 * lengths.waste());
   }
-  return text;
+  return text + tuning_text(training.trainer().tuning());
 }
 
 void print_verdict(const model::ReplayComparison& comparison, Console& console) {

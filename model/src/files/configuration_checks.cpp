@@ -37,6 +37,8 @@ void check_train(const Configuration& configuration) {
   if (train.lr_decay_steps != 0 && train.lr_decay_steps < train.lr_warmup_steps)
     refuse_model(fmt::format("train.lr_decay_steps = {} must be 0 or at least train.lr_warmup_steps = {}",
                              train.lr_decay_steps, train.lr_warmup_steps));
+  if (!train.tuning_cache.empty() && train.tune_products == ProductTuning::off)
+    refuse_model("train.tuning_cache needs train.tune_products = on");
   if (train.precision == Precision::fp32 && train.gradient_type == Precision::bf16)
     refuse_model("train.gradient_type = bf16 needs train.precision = bf16");
   if (train.precision == Precision::fp32 && train.master_weights)

@@ -22,5 +22,6 @@ std::string_view name_of(GraphModule value) noexcept { return name(value); }
 std::string_view name_of(RecomputeModule value) noexcept { return name(value); }
 std::string_view name_of(OptimizerPlacement value) noexcept { return name(value); }
 std::string_view name_of(AboveLargest value) noexcept { return name(value); }
+std::string_view name_of(ProductTuning value) noexcept { return name(value); }
 
 }  // namespace encore::model

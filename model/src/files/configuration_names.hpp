@@ -42,6 +42,8 @@ inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = 
                                                                                  "eager"};
 template <>
 inline constexpr std::array<std::string_view, 2> names_of<AboveLargest> = {"eager", "refuse"};
+template <>
+inline constexpr std::array<std::string_view, 2> names_of<ProductTuning> = {"off", "on"};
 
 inline constexpr std::array<std::string_view, 8> families = {"gpt2",    "llama",   "qwen3",  "qwen3_moe",
                                                              "mixtral", "gpt_oss", "mamba2", "nemotron_h"};

@@ -16,11 +16,11 @@
 namespace encore::model {
 
 /// A checked value: `truth` holds a bool, `whole` and `bytes` an integer, `real` a double, `choice` a string,
-/// `choices` a list of them, `wholes` a list of integers, `letters` a string.
+/// `choices` a list of them, `wholes` a list of integers, `letters` and `path` a string.
 using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
                            std::vector<std::int64_t>>;
 
-enum class KeyKind { truth, whole, bytes, real, choice, choices, wholes, letters };
+enum class KeyKind { truth, whole, bytes, real, choice, choices, wholes, letters, path };
 
 struct Range {
   double minimum = 0;

@@ -60,6 +60,18 @@ std::vector<Key> train_keys() {
       real<train, &Train::expert_budget>("train.expert_budget", above(0, 1), "1",
                                          "rows kept for the experts, relative to all that can be needed; a "
                                          "step that needs more runs eagerly"),
+      named<train, &Train::tune_products>("train.tune_products", "off",
+                                          "cuda: whether the first step measures which of the library's "
+                                          "algorithms is the fastest for each matrix "
+                                          "product; another process may then pick others, and differ in the "
+                                          "last bits, unless both have the same "
+                                          "train.tuning_cache; on hosts there is nothing to tune"),
+      plain<train, &Train::tuning_cache>({.name = "train.tuning_cache",
+                                          .kind = KeyKind::path,
+                                          .range = from(0, 4096),
+                                          .fallback = "empty: they are not kept",
+                                          .help = "file that keeps the algorithms that train.tune_products "
+                                                  "picks, and gives them to the next process"}),
       truth<train, &Train::delay_wgrad>("train.delay_wgrad", "false",
                                         "weight gradients of attn, mlp and mamba after all input gradients; "
                                         "those of experts stay in place")};

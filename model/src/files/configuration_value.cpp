@@ -117,7 +117,8 @@ std::optional<Value> typed(const Key& key, std::string_view text) {
     case KeyKind::bytes: return bytes(text);
     case KeyKind::real: return number<double>(text);
     case KeyKind::choice:
-    case KeyKind::letters: return std::string(text);
+    case KeyKind::letters:
+    case KeyKind::path: return std::string(text);
     case KeyKind::choices: return split(text);
     case KeyKind::wholes: return numbers(text);
   }
@@ -143,6 +144,7 @@ std::optional<Value> typed(const Key& key, const nlohmann::json& json) {
       return std::nullopt;
     case KeyKind::choice:
     case KeyKind::letters:
+    case KeyKind::path:
       if (json.is_string()) return json.get<std::string>();
       return std::nullopt;
     case KeyKind::choices: {
@@ -187,6 +189,7 @@ std::string allowed_values(const Key& key) {
       return fmt::format("at most {:.0f} of the letters {}", range.maximum, fmt::join(key.options, " "));
     case KeyKind::choices:
       return fmt::format("a list of {}, each at most once", fmt::join(key.options, ", "));
+    case KeyKind::path: return fmt::format("a path of at most {:.0f} bytes, or empty", range.maximum);
     case KeyKind::wholes:
       return fmt::format("a list of whole numbers from {:.0f} to {:.0f}, each at most once", range.minimum,
                          range.maximum);
@@ -228,6 +231,13 @@ void check_value(const Key& key, const Value& value, std::string_view source) {
       const auto is_option = [&](const char& letter) { return holds(key.options, {&letter, 1}); };
       if (static_cast<double>(text.size()) > key.range.maximum || !std::ranges::all_of(text, is_option))
         refuse(key, in_quotes(text), source);
+      return;
+    }
+    case KeyKind::path: {
+      const auto& path = std::get<std::string>(value);
+      const bool plain = std::ranges::none_of(path, [](char c) { return (c >= 0 && c < 32) || c == 127; });
+      if (!plain || static_cast<double>(path.size()) > key.range.maximum)
+        refuse(key, in_quotes(path), source);
       return;
     }
     case KeyKind::choices: {

@@ -6,6 +6,7 @@
 #include <encore/graph/snapshot.hpp>
 #include <encore/model/trainer.hpp>
 
+#include "kept_tuning.hpp"
 #include "shaped_step.hpp"
 
 namespace encore::model {
@@ -51,6 +52,7 @@ class DeviceTrainer final : public Trainer {
   const std::string& refusal() const override { return current_->executor->refusal(); }
   std::string device_description() const override { return backend::describe_device<Space>(); }
   std::string blas_description() const override { return device_.blas().description(); }
+  TuningSummary tuning() const override;
 
  private:
   using Shaped = ShapedStep<Space>;
@@ -94,6 +96,7 @@ class DeviceTrainer final : public Trainer {
   void require_memory_for_evaluation(std::size_t bytes) const;
 
   Configuration configuration_;
+  KeptTuning tuning_;
   ParameterLayout layout_;
   mutable backend::Device<Space> device_;
   std::vector<std::unique_ptr<Shaped>>

@@ -54,10 +54,12 @@ inline std::map<std::string, std::string, std::less<>> fixed_scalars(const Confi
 template <class Space, class T, class G>
 DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration)
     : configuration_(configuration),
+      tuning_(configuration.train),
       layout_(configuration.model, configuration.train.decay_all),
       device_(static_cast<std::uint64_t>(configuration.seed)),
       scalars_(device_.stream(), step_scalar_names(), fixed_scalars(configuration)),
       batch_copied_(batch_slots) {
+  if (tuning_.cache()) device_.blas().enable_tuning(true, tuning_.cache());
   prepare_shapes();
   check_memory();
   allocate();
@@ -254,6 +256,8 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Exe
   metrics_copied_.record(stream);
   metrics_copied_.wait(stream);
 
+  tuning_.save();
+
   std::array<double, all_metrics> values{};
   std::memcpy(values.data(), metrics_staging_.data(), metrics_staging_.bytes());
   const auto value = [&](Metric of) { return values[static_cast<std::size_t>(of)]; };
@@ -296,6 +300,22 @@ StepResult DeviceTrainer<Space, T, G>::step(double learning_rate) {
   lengths_.tokens += result.tokens;
   lengths_.computed_tokens += result.computed_tokens;
   return result;
+}
+
+template <class Space, class T, class G>
+TuningSummary DeviceTrainer<Space, T, G>::tuning() const {
+  if (!tuning_.cache()) return {};
+  const backend::TuningReport report = device_.blas().tuning_report();
+  TuningSummary summary{report.measured, report.taken,
+                        tuning_.cache()->size_beside(device_.blas().tuning_machine()), report.seconds,
+                        tuning_.note()};
+  const auto add = [&](std::size_t count, std::string_view what) {
+    if (count > 0) summary.note += fmt::format("{}{} {}", summary.note.empty() ? "" : "; ", count, what);
+  };
+  add(report.unknown,
+      "products were measured again, since the library does not offer the algorithm of the file");
+  add(report.without_room, "products were not measured for want of memory");
+  return summary;
 }
 
 template <class Space, class T, class G>

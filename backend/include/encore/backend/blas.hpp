@@ -8,6 +8,9 @@
 
 namespace encore::backend {
 
+class TuningCache;
+struct TuningMachine;
+
 /// How an operand is stored relative to the matrix that enters the product.
 enum class Transpose { no, yes };
 
@@ -37,6 +40,16 @@ struct MatrixProductOptions {
   std::int64_t addend_stride = 0;  ///< 0: the result's stride
   float alpha = 1.0F;
   float beta = 0.0F;  ///< 0: the addend is not read
+};
+
+/// What tuning did so far.
+struct TuningReport {
+  std::size_t measured = 0;  ///< products whose algorithm was picked by measurement
+  std::size_t taken = 0;     ///< products whose algorithm a cache had
+  std::size_t unknown = 0;   ///< of those measured: a cache had an algorithm that the library does not offer
+  std::size_t without_room =
+      0;               ///< products that had no memory to be measured in, and have the library's choice
+  double seconds = 0;  ///< that measuring took
 };
 
 /// Dense matrix products with float accumulation (double for double): cuBLASLt on CUDA; on hosts OpenBLAS or
@@ -71,10 +84,15 @@ class Blas {
   void force(BlasEngine engine);
   BlasEngine engine() const;
 
-  /// CUDA: when a shape is first met in execute or prime mode, times the heuristic's best candidates (the stream
-  /// is synchronized, the result is overwritten with the product or left as it was) and keeps the fastest. The
-  /// choice may differ between processes. Off by default; no effect on hosts, and none while recording.
-  void enable_tuning(bool enabled);
+  /// CUDA: when a shape is first met in execute or prime mode, times the heuristic's best candidates and keeps the
+  /// fastest: the stream is synchronized, memory of the operands' size may be taken for a moment, and operands and
+  /// result are as after the product alone. The choice may differ between processes, unless both are given a `cache`
+  /// of the same contents: what that has is not measured, and what is measured is put into it. Off by default; no
+  /// effect on hosts, and none while recording.
+  void enable_tuning(bool enabled, std::shared_ptr<TuningCache> cache = nullptr);
+  TuningReport tuning_report() const;
+  /// What entries of a cache are for; on hosts the names are empty.
+  TuningMachine tuning_machine() const;
 
  private:
   struct Implementation;

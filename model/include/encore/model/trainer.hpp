@@ -80,6 +80,15 @@ struct LengthStatistics {
   }
 };
 
+/// What train.tune_products did, on CUDA.
+struct TuningSummary {
+  std::size_t measured = 0;       ///< products whose algorithm was picked by measurement
+  std::size_t taken = 0;          ///< products whose algorithm was in train.tuning_cache
+  std::size_t other_entries = 0;  ///< of train.tuning_cache, for other GPUs or versions of the library
+  double seconds = 0;             ///< that measuring took
+  std::string note = {};  ///< about the file, or about products that could not be measured; often empty
+};
+
 /// Where a named random stream stands.
 struct RandomPosition {
   std::uint64_t seed;
@@ -190,6 +199,7 @@ class Trainer {
   virtual const std::string& refusal() const = 0;
   virtual std::string device_description() const = 0;
   virtual std::string blas_description() const = 0;
+  virtual TuningSummary tuning() const = 0;
 };
 
 /// Makes the trainer for the configuration's backend and precision, with weights initialised from the seed.

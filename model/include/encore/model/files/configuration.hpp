@@ -56,6 +56,8 @@ enum class OptimizerPlacement {
   joined,    ///< part of the full iteration's run
   eager      ///< never recorded
 };
+/// Whether the algorithms of matrix products are picked by measurement.
+enum class ProductTuning { off, on };
 /// What a sequence longer than the largest recorded length gets.
 enum class AboveLargest { eager, refuse };
 
@@ -71,6 +73,7 @@ std::string_view name_of(GraphModule value) noexcept;
 std::string_view name_of(RecomputeModule value) noexcept;
 std::string_view name_of(OptimizerPlacement value) noexcept;
 std::string_view name_of(AboveLargest value) noexcept;
+std::string_view name_of(ProductTuning value) noexcept;
 
 // What the numbers mean, their ranges and their defaults stand in one table: `configuration_keys()` in
 // configuration_sources.hpp. The initial values here are those defaults, where a default depends on nothing
@@ -168,7 +171,9 @@ struct TrainConfiguration {
   double expert_bias_rate = 1e-3;  ///< how far a step moves an expert's bias
   double expert_capacity = 0;      ///< 0: no token is dropped; else an expert takes this times its even share
   double expert_budget = 1;        ///< rows kept for the experts, relative to topk rows a token
-  bool delay_wgrad = false;        ///< weight gradients of attn and mlp after all input gradients of a chunk
+  ProductTuning tune_products = ProductTuning::off;
+  std::string tuning_cache;  ///< file of the picked algorithms; empty: they are not kept
+  bool delay_wgrad = false;  ///< weight gradients of attn and mlp after all input gradients of a chunk
 
   friend bool operator==(const TrainConfiguration&, const TrainConfiguration&) = default;
 };
