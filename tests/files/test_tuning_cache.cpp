@@ -33,7 +33,8 @@ std::string refusal(std::string_view text) {
   TuningCache cache = example();
   const std::string before = cache.text();
   try {
-    CHECK(cache.read(text, "products.cache"));
+    const bool same_format = cache.read(text, "products.cache");
+    CHECK(same_format);
   } catch (const encore::InputFileError& error) {
     CHECK(cache.text() == before);
     return error.what();
