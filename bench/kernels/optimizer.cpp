@@ -2,7 +2,7 @@
 //
 // The optimizer over all parameters of a model: optimizer/<norm|adamw|adamw_with_master>/<workload>/<backend>
 // bfloat16 weights, gradients and moments as in the presets; with_master: float moments and master weights.
-// The number of parameters is that of the preset without its normalizations, at most 400 million.
+// The number of parameters is that of the preset without its normalizations, at most 400 million, on hosts 4.
 #include "turns.hpp"
 
 #include <encore/kernels/optimizer.hpp>
@@ -13,10 +13,12 @@ namespace {
 
 using T = bfloat16;
 
+template <class Space>
 std::int64_t parameters_of(const Workload& w) {
   const std::int64_t attention = w.hidden * (w.projected() + w.width());
   const std::int64_t inner = 3 * w.hidden * (w.experts > 0 ? w.experts * w.expert_ffn : w.ffn);
-  return std::min<std::int64_t>(w.layers * (attention + inner) + 2 * w.vocab * w.hidden, 400'000'000);
+  return std::min<std::int64_t>(w.layers * (attention + inner) + 2 * w.vocab * w.hidden,
+                                is_host_space<Space> ? 4'000'000 : 400'000'000);
 }
 
 /// learning rate, decay, beta1, beta2, epsilon, clip, step, gradient scale, skip above, in the order of AdamwScalars
@@ -35,7 +37,7 @@ struct Parameters {
 
   Parameters(Stream<Space>& on, std::uint64_t seed, const Workload& w)
       : stream(on),
-        count(parameters_of(w)),
+        count(parameters_of<Space>(w)),
         gradients(on, count, seed),
         weights(on, count, seed + 1),
         first_moment(on, count, seed + 2),
@@ -75,7 +77,7 @@ void add_update(const Options& options, const std::string& name) {
   const double moved = (2.0 + 2 + 2) + 4.0 * sizeof(S) + (master_weights ? 8 : 0);
   add_for_workloads<Space>(
       options, name, always,
-      [moved](const Workload& w) { return Work{moved * static_cast<double>(parameters_of(w))}; },
+      [moved](const Workload& w) { return Work{moved * static_cast<double>(parameters_of<Space>(w))}; },
       [](auto& stream, auto seed, auto& w) {
         return [x = std::make_shared<Parameters<Space, S, master_weights>>(stream, seed, w)] { x->update(); };
       });
@@ -85,7 +87,7 @@ template <class Space>
 void add_to(const Options& options) {
   add_for_workloads<Space>(
       options, "optimizer/norm", always,
-      [](const Workload& w) { return Work{bytes_of<T>(parameters_of(w))}; },
+      [](const Workload& w) { return Work{bytes_of<T>(parameters_of<Space>(w))}; },
       [](auto& stream, auto seed, auto& w) {
         return [x = std::make_shared<Parameters<Space, T, false>>(stream, seed, w)] { x->sum_squares(); };
       });
