@@ -12,13 +12,14 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <string_view>
 
 namespace encore::command {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> commands{"train", "ab", "plan", "dump", "eval", "info"};
+constexpr std::array<std::string_view, 7> commands{"train", "ab", "plan", "profile", "dump", "eval", "info"};
 
 std::string version_line() {
   return fmt::format("encore {} ({})", ENCORE_VERSION_STRING, backend::git_revision());
@@ -92,6 +93,7 @@ void add_train(CLI::App& app, TrainOptions& options) {
   app.add_flag_callback(
          "--no-verdict", [&options] { options.verdict_steps = 0; }, "leave that comparison out")
       ->excludes(steps);
+  app.add_flag("--profile", options.profile, "print what `encore profile` prints, at the end");
   add_threads(app, options.threads);
   app.add_flag("--quiet", options.quiet, "print the result alone");
   app.footer(
@@ -194,6 +196,41 @@ void add_plan(CLI::App& app, PlanOptions& options) {
       "{\"refused\": ...} with the rule's id, reason and smallest change.");
 }
 
+void add_profile(CLI::App& app, ProfileCommandOptions& options) {
+  add_configuration(app, options.configuration);
+  add_data(app, options.data);
+  app.add_option(
+         "--by", options.grouping,
+         "a line for each kind of segment over all layers (module), each segment, or each kernel's label")
+      ->type_name("module|segment|label")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, ProfileGrouping>{{"module", ProfileGrouping::module},
+                                                 {"segment", ProfileGrouping::segment},
+                                                 {"label", ProfileGrouping::label}}));
+  constexpr int most = 10000;
+  app.add_option("--samples", options.samples, "samples of each segment, of which the median counts")
+      ->type_name("N")
+      ->check(CLI::Range(1, most))
+      ->capture_default_str();
+  app.add_option("--step-samples", options.step_samples, "replays of the whole step; 0: none")
+      ->type_name("N")
+      ->check(CLI::Range(0, most))
+      ->capture_default_str();
+  add_threads(app, options.threads);
+  add_json(app, options.json);
+  app.footer(
+      "Times each segment of a training step by replaying it alone, and sorts by what could be gained. The "
+      "floor of "
+      "a segment\n"
+      "is the sum over its kernels of the longer of floating-point operations over the rate of a large "
+      "matrix "
+      "product and\n"
+      "bytes over the rate of a large copy, and of its graph nodes times what starting one costs, all "
+      "measured "
+      "here first.\n"
+      "Small segments find their data in caches, and may be faster than their floor.");
+}
+
 void add_dump(CLI::App& app, DumpOptions& options) {
   add_configuration(app, options.configuration);
   auto* json = app.add_flag("--json", options.json, "print one JSON object and nothing else");
@@ -260,6 +297,7 @@ Command parse(const std::vector<std::string>& arguments) {
   TrainOptions train;
   CompareOptions comparison;
   PlanOptions plan;
+  ProfileCommandOptions profile;
   DumpOptions dump;
   EvaluateOptions evaluation;
   InformationOptions information;
@@ -273,6 +311,8 @@ Command parse(const std::vector<std::string>& arguments) {
       "ab", "whether graphs are worth keeping: eager against replayed steps, with an interval");
   CLI::App* const plan_app = app.add_subcommand(
       "plan", "what would be captured and why not, and the memory of each policy; runs nothing");
+  CLI::App* const profile_app = app.add_subcommand(
+      "profile", "what each segment of a step takes, against what the device could do at best");
   CLI::App* const dump_app = app.add_subcommand(
       "dump", "the program of a step with its kernels and memory, or how two of them differ");
   CLI::App* const evaluate_app =
@@ -282,10 +322,12 @@ Command parse(const std::vector<std::string>& arguments) {
   add_train(*train_app, train);
   add_compare(*compare_app, comparison);
   add_plan(*plan_app, plan);
+  add_profile(*profile_app, profile);
   add_dump(*dump_app, dump);
   add_evaluate(*evaluate_app, evaluation);
   add_information(*information_app, information);
-  const std::array apps{train_app, compare_app, plan_app, dump_app, evaluate_app, information_app};
+  const std::array apps{train_app, compare_app,  plan_app,       profile_app,
+                        dump_app,  evaluate_app, information_app};
   for (CLI::App* const command : apps) command->allow_extras();
 
   try {
@@ -304,6 +346,7 @@ Command parse(const std::vector<std::string>& arguments) {
   if (train_app->parsed()) return train;
   if (compare_app->parsed()) return comparison;
   if (plan_app->parsed()) return plan;
+  if (profile_app->parsed()) return profile;
   if (dump_app->parsed()) return dump;
   if (evaluate_app->parsed()) return evaluation;
   return information;

@@ -40,6 +40,7 @@ struct TrainOptions {
   std::int64_t verdict_steps = 20;  ///< 0: no verdict
   int threads = 0;                  ///< 0: as OpenMP decides
   bool quiet = false;
+  bool profile = false;  ///< of the step, at the end
 };
 
 struct EvaluateOptions {
@@ -88,12 +89,30 @@ struct CompareOptions {
   bool json = false;
 };
 
+/// What a line of a profile's table is.
+enum class ProfileGrouping { module, segment, label };
+inline const char* name_of(ProfileGrouping grouping) {
+  constexpr const char* names[]{"module", "segment", "label"};
+  return names[static_cast<int>(grouping)];
+}
+
+struct ProfileCommandOptions {
+  ConfigurationOptions configuration;
+  DataOptions data;
+  ProfileGrouping grouping = ProfileGrouping::module;
+  int samples = 10;       ///< of each segment
+  int step_samples = 20;  ///< of the whole step
+  int warmup_steps = 2;
+  int threads = 0;
+  bool json = false;
+};
+
 /// Help, version: printed as it is.
 struct Text {
   std::string text;
 };
 
-using Command = std::variant<TrainOptions, EvaluateOptions, CompareOptions, PlanOptions, DumpOptions,
-                             InformationOptions, Text>;
+using Command = std::variant<TrainOptions, EvaluateOptions, CompareOptions, PlanOptions,
+                             ProfileCommandOptions, DumpOptions, InformationOptions, Text>;
 
 }  // namespace encore::command

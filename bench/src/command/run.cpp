@@ -19,6 +19,7 @@
 #include "evaluate.hpp"
 #include "information.hpp"
 #include "plan.hpp"
+#include "profile.hpp"
 #include "train.hpp"
 
 namespace encore::command {
@@ -34,6 +35,7 @@ int perform(const Command& command) {
         if constexpr (std::is_same_v<Options, EvaluateOptions>) return evaluate(options, console);
         if constexpr (std::is_same_v<Options, CompareOptions>) return compare(options, console);
         if constexpr (std::is_same_v<Options, PlanOptions>) return print_plan(options, console);
+        if constexpr (std::is_same_v<Options, ProfileCommandOptions>) return profile(options, console);
         if constexpr (std::is_same_v<Options, DumpOptions>) return dump(options, console);
         if constexpr (std::is_same_v<Options, InformationOptions>) return print_information(options, console);
         if constexpr (std::is_same_v<Options, Text>) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "numbers.hpp"
+#include "profile_report.hpp"
 #include "training.hpp"
 
 namespace encore::command {
@@ -76,6 +77,9 @@ int train(const TrainOptions& options, Console& console) {
   }
   const bool captures = training.trainer().configuration().graph.impl != model::GraphImplementation::none;
   if (options.verdict_steps > 0 && captures) print_verdict(training.compare(options.verdict_steps), console);
+  if (options.profile)
+    console.print('\n' + profile_text(training.profile(), ProfileGrouping::module,
+                                      name_of(training.trainer().configuration().train.precision)));
   return 0;
 }
 

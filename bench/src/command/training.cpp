@@ -192,4 +192,10 @@ model::ReplayComparison Training::compare(std::int64_t steps) {
        .learning_rate = [this](std::int64_t done) { return learning_rate(configuration_.train, done); }});
 }
 
+graph::StepProfile Training::profile() {
+  const std::int64_t done = trainer_->steps_done();
+  data_.set_batch(done, *trainer_, recorded_length(configuration_));
+  return trainer_->profile(learning_rate(configuration_.train, done), {});
+}
+
 }  // namespace encore::command

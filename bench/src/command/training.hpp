@@ -50,6 +50,7 @@ class Training {
   const model::Trainer& trainer() const { return *trainer_; }
   bool has_lengths() const { return data_.has_lengths(); }
   model::ReplayComparison compare(std::int64_t steps);
+  graph::StepProfile profile();
 
  private:
   Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved);

@@ -28,6 +28,7 @@ class DeviceTrainer final : public Trainer {
                  const BatchShape& shape) override;
   StepResult step(double learning_rate) override;
   StepResult step_eagerly(double learning_rate) override { return run_step(learning_rate, true); }
+  graph::StepProfile profile(double learning_rate, const graph::ProfileOptions& options) override;
   std::int64_t steps_done() const override { return steps_done_; }
   void set_scalar(std::string_view name, double value) override;
   void end_warmup() override { current_->executor->end_warmup(); }

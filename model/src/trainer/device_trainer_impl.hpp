@@ -5,6 +5,7 @@
 #include "device_trainer_evaluation.hpp"
 #include "device_trainer_experts.hpp"
 #include "device_trainer_parameters.hpp"
+#include "device_trainer_profile.hpp"
 #include "device_trainer_state.hpp"
 #include "device_trainer_validation.hpp"
 #include "kernel_labels.hpp"

@@ -4,6 +4,7 @@
 #include <encore/backend/data_type.hpp>
 #include <encore/graph/memory_plan.hpp>
 #include <encore/graph/policy.hpp>
+#include <encore/graph/step_profile.hpp>
 #include <encore/graph/step_report.hpp>
 #include <encore/model/files/configuration.hpp>
 #include <encore/model/files/parameter_layout.hpp>
@@ -144,6 +145,9 @@ class Trainer {
   virtual StepResult step(double learning_rate) = 0;
   /// The same without graphs.
   virtual StepResult step_eagerly(double learning_rate) = 0;
+  /// Times each segment of the step on the batch that was set last, and the whole step by replay, against what the
+  /// device could do. Changes nothing of the training state; what that takes is kept beside it meanwhile.
+  virtual graph::StepProfile profile(double learning_rate, const graph::ProfileOptions& options) = 0;
   /// Changes a number that steps read from device memory, for all steps to come: weight_decay, clip, dropout, ... The
   /// learning rate is an argument of step(). Throws ReplayContractError for other names, with the known ones, and for
   /// what is part of the recorded kernels.

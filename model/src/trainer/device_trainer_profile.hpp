@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device_trainer.hpp"
+
+#include <encore/graph/profile.hpp>
+
+// What the segments of a step take, and what they cannot take less than.
+
+namespace encore::model {
+
+template <class Space, class T, class G>
+graph::StepProfile DeviceTrainer<Space, T, G>::profile(double learning_rate,
+                                                       const graph::ProfileOptions& options) {
+  scalars_.set("learning_rate", learning_rate);
+  scalars_.set("step", static_cast<double>(steps_done_ + 1));
+  scalars_.upload(device_.stream());
+  return graph::profile<Space>(device_, current_->step.program, current_->executor->bindings(), options);
+}
+
+}  // namespace encore::model
