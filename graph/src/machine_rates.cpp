@@ -11,6 +11,12 @@
 
 namespace encore::graph {
 
+struct CopyKernel {
+  float* to;
+  const float* from;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const { to[i] = from[i]; }
+};
+
 struct TinyKernel {
   float* value;
   KOKKOS_FUNCTION void operator()(std::int64_t) const { *value = 0.5F * *value + 1.0F; }
@@ -56,20 +62,26 @@ double flops_per_second(backend::Device<Space>& device) {
   return 2 * edge * edge * edge / (1e-3 * milliseconds);
 }
 
+/// Of the space's own copy, or of a kernel that copies, whichever is faster.
 template <class Space>
 double bytes_per_second(backend::Device<Space>& device) {
-  constexpr std::size_t wanted = std::size_t{1} << (backend::is_host_space<Space> ? 25 : 30);
-  const std::size_t bytes =
-      std::min(wanted, backend::available_memory<Space>() / 8) / sizeof(float) * sizeof(float);
-  backend::Allocation<Space> from("profile: source of copies", bytes), to("profile: copies", bytes);
+  constexpr std::size_t wanted = std::size_t{1} << (backend::is_host_space<Space> ? 26 : 30);
+  constexpr int repeats = backend::is_host_space<Space> ? 1 : 10;
+  const std::size_t count = std::min(wanted, backend::available_memory<Space>() / 8) / sizeof(float);
+  const std::size_t bytes = count * sizeof(float);
+  backend::Allocation<Space> source("profile: source of copies", bytes), copies("profile: copies", bytes);
+  const auto* from = reinterpret_cast<const float*>(source.data());
+  auto* to = reinterpret_cast<float*>(copies.data());
   auto& stream = device.stream();
-  kernels::fill_normal<Space, float>(
-      stream, backend::Vector<float, Space>(reinterpret_cast<float*>(from.data()), bytes / sizeof(float)),
-      0.0, 1.0, 1, 1);
-  const double milliseconds =
-      replayed_milliseconds<Space>(device, backend::is_host_space<Space> ? 1 : 10,
-                                   [&] { stream.copy(to.data(), from.data(), bytes, "profile::copy"); });
-  return 2 * static_cast<double>(bytes) / (1e-3 * milliseconds);
+  kernels::fill_uniform<Space, float>(
+      stream, backend::Vector<float, Space>(reinterpret_cast<float*>(source.data()), count), -1.0, 1.0, 1, 1);
+  const double by_copy =
+      replayed_milliseconds<Space>(device, repeats, [&] { stream.copy(to, from, bytes, "profile::copy"); });
+  const double by_kernel = replayed_milliseconds<Space>(device, repeats, [&] {
+    backend::launch(stream, "profile::copy_kernel", {backend::read(from, count), backend::write(to, count)},
+                    backend::Range{static_cast<std::int64_t>(count)}, CopyKernel{to, from});
+  });
+  return 2 * static_cast<double>(bytes) / (1e-3 * std::min(by_copy, by_kernel));
 }
 
 template <class Space>

@@ -8,6 +8,7 @@ TEST_CASE("help and version are printed and end well") {
                                                     {"train", "--help"},
                                                     {"ab", "--help"},
                                                     {"plan", "--help"},
+                                                    {"profile", "--help"},
                                                     {"dump", "--help"},
                                                     {"eval", "-h"},
                                                     {"info", "--help"}}) {
@@ -30,13 +31,15 @@ TEST_CASE("the help of train names every flag") {
     CHECK_MESSAGE(help.find(flag) != std::string::npos, flag);
 }
 
-TEST_CASE("the help of ab, plan and dump names every flag") {
+TEST_CASE("the help of ab, profile, plan and dump names every flag") {
   const auto names = [](const char* command, std::initializer_list<const char*> flags) {
     const std::string help = encore({command, "--help"}).output;
     for (const char* const flag : flags)
       CHECK_MESSAGE(help.find(flag) != std::string::npos, command, " ", flag);
   };
   names("ab", {"--preset", "--set", "--data", "--steps", "--threshold", "--noise-ms", "--threads", "--json"});
+  names("profile",
+        {"--preset", "--set", "--data", "--by", "--samples", "--step-samples", "--threads", "--json"});
   names("plan", {"--preset", "--set", "--lengths", "--buckets", "--multiple-of", "--threads", "--json"});
   names("dump", {"--preset", "--set", "--diff", "--dot", "--threads", "--json"});
 }

@@ -66,6 +66,7 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
         dropout_of(x, geometry, attention_probability, b.attention_dropout_segment), inputs.query, inputs.key,
         inputs.value, geometry.in_context(x.template pointer<T>(b.context)),
         x.template pointer<Accumulator<T>>(b.log_sum_exp), sinks_of<T>(x, b));
+    x.stream().note_flops(2 * geometry.product_flops());
     if (!result) return;
     Ops::linear_onto_residual(x, "encore::attn::output", b.output, b.context, b.input, undropped, *result,
                               probability, b.dropout_segment);
@@ -201,6 +202,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
             geometry.in_projected(gradient, 0), geometry.in_projected(gradient, keys),
             geometry.in_projected(gradient, values),
             reinterpret_cast<std::byte*>(x.template pointer<std::uint8_t>(attention_workspace)));
+        x.stream().note_flops(5 * geometry.product_flops());
         HeadOperations<Space, T>{geometry, cosine, sine}.template backward<G>(x, b, projected_gradient,
                                                                               head_workspace, accumulate);
         Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
