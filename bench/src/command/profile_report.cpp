@@ -179,7 +179,7 @@ std::string profile_text(const graph::StepProfile& profile, ProfileGrouping grou
   const graph::MachineRates& rates = profile.rates;
   return text + fmt::format(
                     "rates measured here: {}FLOP/s ({} matrix product), {}B/s (copy, read and "
-                    "written), {:.2f} us a node\n",
+                    "written), {:.3g} us a node\n",
                     scaled(rates.flops_per_second), precision, scaled(rates.bytes_per_second),
                     1e6 * rates.seconds_per_node);
 }
