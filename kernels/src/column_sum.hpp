@@ -67,11 +67,18 @@ struct ColumnSum {
       }
       for (; row < rows; row += lanes) total += partials[row * columns];
     }
+    // Of the lanes' sums, first every eighth, then those eight.
+    constexpr int steps = 8;
     A* scratch = team.template scratch<A>();
     scratch[team.rank()] = total;
     team.barrier();
+    if (y < steps) {
+      for (int lane = y + steps; lane < lanes; lane += steps) total += scratch[lane * device_columns + x];
+      scratch[team.rank()] = total;
+    }
+    team.barrier();
     if (y == 0 && column < columns) {
-      for (int lane = 1; lane < lanes; ++lane) total += scratch[lane * device_columns + x];
+      for (int lane = 1; lane < steps; ++lane) total += scratch[lane * device_columns + x];
       finish(sum, column, total);
     }
   }

@@ -187,13 +187,13 @@ void gated_rms_norm_backward(Stream<Space>& stream, Columns<const T> input, Colu
            teams, functor);
   };
   using impl::RowTeam;
-  const bool done =
-      impl::with_stretch_team<Space, T, RowTeam<128, 1>, RowTeam<256, 1>, RowTeam<512, 1>, RowTeam<512, 2>>(
-          of.length, of.weight,
-          [&](auto row) {
-            queue(backend::Teams<row.threads>{shares * groups}, RegisterBackward<T, row.packets>{of});
-          },
-          input, gate, output_gradient, input_gradient, gate_gradient);
+  const bool done = impl::with_stretch_team<Space, T, RowTeam<128, 128, 1>, RowTeam<256, 256, 1>,
+                                            RowTeam<512, 512, 1>, RowTeam<512, 512, 2>>(
+      of.length, of.weight,
+      [&](auto row) {
+        queue(backend::Teams<row.threads>{shares * groups}, RegisterBackward<T, row.packets>{of});
+      },
+      input, gate, output_gradient, input_gradient, gate_gradient);
   if (!done) queue(backend::Teams<impl::general_row_threads>{shares * groups}, GeneralBackward<T>{of});
   impl::column_sum<Space, Accumulator<T>, G>(stream, "gated_rms_norm/backward/sum", shares, columns,
                                              accumulate, {workspace.data(), weight_gradient.data()});

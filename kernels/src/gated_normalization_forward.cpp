@@ -111,13 +111,13 @@ void gated_rms_norm_forward(Stream<Space>& stream, Columns<const T> input, Colum
            teams, functor);
   };
   using impl::RowTeam;
-  const bool done =
-      impl::with_stretch_team<Space, T, RowTeam<32, 4>, RowTeam<128, 2>, RowTeam<256, 4>, RowTeam<512, 4>>(
-          of.length, of.weight,
-          [&](auto row) {
-            queue(backend::Teams<row.threads>{rows * groups}, RegisterForward<T, row.packets>{of});
-          },
-          input, gate, output);
+  const bool done = impl::with_stretch_team<Space, T, RowTeam<32, 32, 4>, RowTeam<128, 128, 2>,
+                                            RowTeam<256, 256, 4>, RowTeam<512, 512, 4>>(
+      of.length, of.weight,
+      [&](auto row) {
+        queue(backend::Teams<row.threads>{rows * groups}, RegisterForward<T, row.packets>{of});
+      },
+      input, gate, output);
   if (!done) queue(backend::Teams<impl::general_row_threads>{rows * groups}, GeneralForward<T>{of});
 }
 

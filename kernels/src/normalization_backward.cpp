@@ -10,7 +10,7 @@ namespace encore::kernels {
 namespace {
 
 /// What both kernels below work on. A team takes one share of the rows and leaves its sums for the gradients
-/// of weight and bias in one row of the partials.
+/// of weight and bias in one row of the partials. normalize_backward says how many shares there are.
 template <class T>
 struct Operands {
   using A = Accumulator<T>;
@@ -82,8 +82,8 @@ struct GeneralBackward {
   }
 };
 
-/// Rows, the next row and the sums stay in registers.
-template <bool Centered, class T, int Packets>
+/// Rows and the sums of the weight's gradient stay in registers; all loads of a row are under way together.
+template <bool Centered, class T, class Rows, bool Ahead>
 struct RegisterBackward {
   using A = Accumulator<T>;
   static constexpr int width = backend::packet_width<T>;
@@ -91,33 +91,34 @@ struct RegisterBackward {
 
   Operands<T> of;
 
+  /// Where the sums of a team's rows meet.
+  static std::size_t scratch_bytes(std::int64_t hidden) {
+    return Rows::rows == 1 ? 0 : Rows::rows * static_cast<std::size_t>(hidden) * sizeof(A);
+  }
+
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const int packets = static_cast<int>(of.hidden / width);
+    const int lane = team.rank() % Rows::lanes, packets = static_cast<int>(of.hidden / width);
     const std::int64_t share = team.league_rank(), end = of.first_row(share + 1);
-    A weight_sums[Packets][width] = {};
-    A bias_sums[Centered ? Packets : 1][width] = {};
-    P next_x[Packets], next_gradient[Packets];
-    std::int64_t row = of.first_row(share);
-    load_row(team, row, end, packets, next_x, next_gradient);
-    for (; row < end; ++row) {
-      P x[Packets], gradient[Packets];
-      for (int k = 0; k < Packets; ++k) {
-        x[k] = next_x[k];
-        gradient[k] = next_gradient[k];
-      }
-      // Queued before this row's reductions, whose latency it hides.
-      load_row(team, row + 1, end, packets, next_x, next_gradient);
-      const A mean = Centered ? of.mean[row] : A(0);
-      const A inverse = of.inverse[row];
+    P weight[Rows::packets];
+    for (int k = 0; k < Rows::packets; ++k)
+      if (lane + k * Rows::lanes < packets)
+        weight[k] = backend::load_packet<width>(of.weight, lane + k * Rows::lanes);
+    A weight_sums[Rows::packets][width] = {};
+    A bias_sums[Centered ? Rows::packets : 1][width] = {};
+    Row next = {};
+    std::int64_t row = of.first_row(share) + team.rank() / Rows::lanes;
+    if constexpr (Ahead) load(row, end, lane, packets, next);
+    for (; row < end; row += Rows::rows) {
+      if constexpr (!Ahead) load(row, end, lane, packets, next);
+      const Row now = next;
+      if constexpr (Ahead) load(row + Rows::rows, end, lane, packets, next);
       A gradient_total(0), projection_total(0);
-      for (int k = 0; k < Packets; ++k) {
-        const int packet = team.rank() + k * team.size();
-        if (packet >= packets) continue;
-        const P weight = backend::load_packet<width>(of.weight, packet);
+      for (int k = 0; k < Rows::packets; ++k) {
+        if (lane + k * Rows::lanes >= packets) continue;
         for (int i = 0; i < width; ++i) {
-          const A n = (static_cast<A>(x[k][i]) - mean) * inverse, g = static_cast<A>(gradient[k][i]);
-          const A scaled = g * static_cast<A>(weight[i]);
+          const A n = (static_cast<A>(now.input[k][i]) - now.mean) * now.inverse;
+          const A g = static_cast<A>(now.gradient[k][i]), scaled = g * static_cast<A>(weight[k][i]);
           gradient_total += scaled;
           projection_total += scaled * n;
           weight_sums[k][i] += g * n;
@@ -125,61 +126,87 @@ struct RegisterBackward {
         }
       }
       const A hidden = static_cast<A>(of.hidden);
-      const A mean_gradient = Centered ? team.sum(gradient_total) / hidden : A(0);
-      const A projection = team.sum(projection_total) / hidden;
-      const std::int64_t begin = row * of.hidden;
-      for (int k = 0; k < Packets; ++k) {
-        const int packet = team.rank() + k * team.size();
+      const A mean_gradient = Centered ? Rows::sum(team, gradient_total) / hidden : A(0);
+      const A projection = Rows::sum(team, projection_total) / hidden;
+      for (int k = 0; k < Rows::packets; ++k) {
+        const int packet = lane + k * Rows::lanes;
         if (packet >= packets) continue;
-        const P weight = backend::load_packet<width>(of.weight, packet);
-        P residual = {}, result;
-        if (of.residual_gradient != nullptr)
-          residual = backend::load_packet<width>(of.residual_gradient + begin, packet);
+        P result;
         for (int i = 0; i < width; ++i) {
-          const A n = (static_cast<A>(x[k][i]) - mean) * inverse, g = static_cast<A>(gradient[k][i]);
-          result[i] =
-              static_cast<T>(inverse * (g * static_cast<A>(weight[i]) - mean_gradient - n * projection) +
-                             static_cast<A>(residual[i]));
+          const A n = (static_cast<A>(now.input[k][i]) - now.mean) * now.inverse;
+          const A scaled = static_cast<A>(now.gradient[k][i]) * static_cast<A>(weight[k][i]);
+          result[i] = static_cast<T>(now.inverse * (scaled - mean_gradient - n * projection) +
+                                     static_cast<A>(now.residual[k][i]));
         }
-        backend::store_packet(of.input_gradient + begin, packet, result);
+        backend::store_packet(of.input_gradient + row * of.hidden, packet, result);
       }
     }
-    for (int k = 0; k < Packets; ++k) {
-      const int packet = team.rank() + k * team.size();
-      if (packet >= packets) continue;
-      impl::store_sums<width>(of.weight_partials + share * of.hidden + packet * width, weight_sums[k], false);
-      if constexpr (Centered)
-        impl::store_sums<width>(of.bias_partials + share * of.hidden + packet * width, bias_sums[k], false);
+    store(team, weight_sums, of.weight_partials + share * of.hidden);
+    if constexpr (Centered) {
+      team.barrier();
+      store(team, bias_sums, of.bias_partials + share * of.hidden);
     }
   }
 
  private:
-  template <class Team>
-  KOKKOS_FUNCTION void load_row(const Team& team, std::int64_t row, std::int64_t end, int packets,
-                                P (&x)[Packets], P (&gradient)[Packets]) const {
+  struct Row {
+    P input[Rows::packets], gradient[Rows::packets], residual[Rows::packets];
+    A mean, inverse;
+  };
+
+  KOKKOS_FUNCTION void load(std::int64_t row, std::int64_t end, int lane, int packets, Row& into) const {
     if (row >= end) return;
-    for (int k = 0; k < Packets; ++k) {
-      const int packet = team.rank() + k * team.size();
+    const std::int64_t begin = row * of.hidden;
+    for (int k = 0; k < Rows::packets; ++k) {
+      const int packet = lane + k * Rows::lanes;
       if (packet >= packets) continue;
-      x[k] = backend::load_packet<width>(of.input + row * of.hidden, packet);
-      gradient[k] = backend::load_packet<width>(of.output_gradient + row * of.hidden, packet);
+      into.input[k] = backend::load_packet<width>(of.input + begin, packet);
+      into.gradient[k] = backend::load_packet<width>(of.output_gradient + begin, packet);
+      if (of.residual_gradient != nullptr)
+        into.residual[k] = backend::load_packet<width>(of.residual_gradient + begin, packet);
+    }
+    into.mean = Centered ? of.mean[row] : A(0);
+    into.inverse = of.inverse[row];
+  }
+
+  /// Adds up the sums of the team's rows, in their order, and puts the result into a row of the partials.
+  template <class Team>
+  KOKKOS_FUNCTION void store(const Team& team, const A (&sums)[Rows::packets][width], A* partials) const {
+    constexpr int part = backend::packet_width<A>;
+    const int hidden = static_cast<int>(of.hidden), lane = team.rank() % Rows::lanes;
+    A* gathered = team.template scratch<A>();
+    A* own = Rows::rows == 1 ? partials : gathered + team.rank() / Rows::lanes * hidden;
+    for (int k = 0; k < Rows::packets; ++k) {
+      const int begin = (lane + k * Rows::lanes) * width;
+      if (begin < hidden) impl::store_sums<width>(own + begin, sums[k], false);
+    }
+    if constexpr (Rows::rows > 1) {
+      team.barrier();
+      team.for_each(hidden / part, [=](std::int64_t p) {
+        auto total = backend::load_packet<part>(gathered, p);
+        for (int row = 1; row < Rows::rows; ++row) {
+          const auto more = backend::load_packet<part>(gathered + row * hidden, p);
+          for (int i = 0; i < part; ++i) total[i] += more[i];
+        }
+        backend::store_packet(partials, p, total);
+      });
     }
   }
 };
 
 /// Rows of partial sums that the kernels of a space fill. On hosts a share has at least 8 rows, so that the
-/// partials are a small part of the traffic.
-template <class Space>
-std::int64_t shares_of(std::int64_t tokens, std::int64_t hidden) {
-  const std::int64_t most = normalization_workspace_rows(tokens, hidden);
-  if constexpr (!backend::is_host_space<Space>) return most;
-  const std::int64_t shares = tokens / 8 < 256 ? tokens / 8 : 256;
-  return shares < 1 ? 1 : shares < most ? shares : most;
+/// partials are a small part of the traffic; on a GPU there is a team for each of `teams`, which all run at once, unless
+/// there are fewer rows than they work on at a time.
+std::int64_t shares_of(std::int64_t tokens, std::int64_t teams, std::int64_t rows_at_a_time) {
+  const std::int64_t shares = tokens / rows_at_a_time;
+  return shares < 1 ? 1 : shares < teams ? shares : teams;
 }
 
+constexpr std::int64_t multiprocessors = 132;  // Of an H100 or H200.
+
 template <bool Centered, class Space, class T, class G>
-void normalize_backward(Stream<Space>& stream, const char* label, const char* sum_label,
-                        const Operands<T>& of, G* weight_gradient, G* bias_gradient, bool accumulate) {
+void normalize_backward(Stream<Space>& stream, const char* label, const char* sum_label, Operands<T> of,
+                        G* weight_gradient, G* bias_gradient, bool accumulate) {
   const std::int64_t entries = of.tokens * of.hidden;
   const auto queue = [&](auto teams, const auto& functor) {
     launch(stream, label,
@@ -193,15 +220,23 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
            teams, functor);
   };
   using impl::RowTeam;
-  const bool done =
-      impl::with_row_team<Space, T, RowTeam<128, 1>, RowTeam<256, 1>, RowTeam<512, 1>, RowTeam<512, 2>>(
-          of.hidden,
-          [&](auto row) {
-            queue(backend::Teams<row.threads>{of.shares}, RegisterBackward<Centered, T, row.packets>{of});
-          },
-          of.input, of.weight, of.output_gradient, of.residual_gradient, of.input_gradient,
-          of.weight_partials, of.bias_partials);
-  if (!done) queue(backend::Teams<impl::general_row_threads>{of.shares}, GeneralBackward<Centered, T>{of});
+  const bool done = impl::with_row_team<Space, T, RowTeam<128, 32, 1>, RowTeam<128, 32, 2>,
+                                        RowTeam<128, 32, 3>, RowTeam<128, 32, 4>, RowTeam<256, 256, 1>,
+                                        RowTeam<512, 512, 1>, RowTeam<512, 512, 2>>(
+      of.hidden,
+      [&](auto rows) {
+        using Rows = decltype(rows);
+        using Functor = RegisterBackward<Centered, T, Rows, Rows::lanes == Rows::threads>;
+        of.shares = shares_of(of.tokens, 4 * multiprocessors, Rows::rows);
+        queue(backend::Teams<Rows::threads>{of.shares, Functor::scratch_bytes(of.hidden)}, Functor{of});
+      },
+      of.input, of.weight, of.output_gradient, of.residual_gradient, of.input_gradient, of.weight_partials,
+      of.bias_partials);
+  if (!done) {
+    of.shares = backend::is_host_space<Space> ? shares_of(of.tokens, 256, 8)
+                                              : shares_of(of.tokens, 4 * multiprocessors, 1);
+    queue(backend::Teams<impl::general_row_threads>{of.shares}, GeneralBackward<Centered, T>{of});
+  }
   impl::column_sum<Space, Accumulator<T>, G>(stream, sum_label, of.shares, of.hidden, accumulate,
                                              {of.weight_partials, weight_gradient},
                                              {of.bias_partials, bias_gradient});
@@ -210,9 +245,7 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
 }  // namespace
 
 std::int64_t normalization_workspace_rows(std::int64_t tokens, std::int64_t) {
-  constexpr std::int64_t most = 6 * 132;  // Whole waves of teams on a GPU with 132 multiprocessors.
-  const std::int64_t shares = impl::rounded_up_quotient(tokens, 2);
-  return shares < 1 ? 1 : shares > most ? most : shares;
+  return shares_of(tokens, 4 * multiprocessors, 1);
 }
 
 template <class Space, class T, class G>
@@ -233,12 +266,11 @@ void rms_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vect
       impl::has_rows(workspace, normalization_workspace_rows(tokens, hidden), hidden),
       "rms_norm_backward: the workspace must be [normalization_workspace_rows(tokens, hidden), "
       "hidden]");
-  normalize_backward<false>(
-      stream, "rms_norm/backward", "rms_norm/backward/sum",
-      Operands<T>{input.data(), weight.data(), nullptr, inverse_rms.data(), output_gradient.data(),
-                  residual_gradient.data(), input_gradient.data(), workspace.data(), nullptr,
-                  shares_of<Space>(tokens, hidden), tokens, hidden},
-      weight_gradient.data(), static_cast<G*>(nullptr), accumulate);
+  normalize_backward<false>(stream, "rms_norm/backward", "rms_norm/backward/sum",
+                            Operands<T>{input.data(), weight.data(), nullptr, inverse_rms.data(),
+                                        output_gradient.data(), residual_gradient.data(),
+                                        input_gradient.data(), workspace.data(), nullptr, 0, tokens, hidden},
+                            weight_gradient.data(), static_cast<G*>(nullptr), accumulate);
 }
 
 template <class Space, class T, class G>
@@ -262,12 +294,12 @@ void layer_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Ve
   impl::require_shape(impl::has_rows(workspace, 2 * normalization_workspace_rows(tokens, hidden), hidden),
                       "layer_norm_backward: the workspace must be [2 * normalization_workspace_rows(tokens, "
                       "hidden), hidden]");
-  const std::int64_t shares = shares_of<Space>(tokens, hidden);
   normalize_backward<true>(
       stream, "layer_norm/backward", "layer_norm/backward/sum",
       Operands<T>{input.data(), weight.data(), mean.data(), inverse_std.data(), output_gradient.data(),
                   residual_gradient.data(), input_gradient.data(), workspace.data(),
-                  workspace.data() + shares * hidden, shares, tokens, hidden},
+                  workspace.data() + normalization_workspace_rows(tokens, hidden) * hidden, 0, tokens,
+                  hidden},
       weight_gradient.data(), bias_gradient.data(), accumulate);
 }
 

@@ -59,50 +59,58 @@ struct GeneralForward {
   }
 };
 
-/// The row stays in registers, so that it is read from memory once.
-template <bool Centered, class T, int Packets>
+/// The rows stay in registers, so that they are read from memory once; all loads of a row are under way together.
+template <bool Centered, class T, class Rows>
 struct RegisterForward {
+  using A = Accumulator<T>;
+  static constexpr int width = backend::packet_width<T>;
+  using P = backend::Packet<T, width>;
+
   Operands<T> of;
+  std::int64_t tokens;
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    using A = Accumulator<T>;
-    constexpr int width = backend::packet_width<T>;
-    const int packets = static_cast<int>(of.hidden / width);
-    const std::int64_t begin = team.league_rank() * of.hidden;
-    backend::Packet<T, width> x[Packets];
-    for (int k = 0; k < Packets; ++k) {
-      const int packet = team.rank() + k * team.size();
+    const std::int64_t row = team.league_rank() * Rows::rows + team.rank() / Rows::lanes;
+    if (row >= tokens) return;
+    const int lane = team.rank() % Rows::lanes, packets = static_cast<int>(of.hidden / width);
+    const std::int64_t begin = row * of.hidden;
+    P x[Rows::packets], weight[Rows::packets];
+    for (int k = 0; k < Rows::packets; ++k) {
+      const int packet = lane + k * Rows::lanes;
       if (packet < packets) x[k] = backend::load_packet<width>(of.input + begin, packet);
+    }
+    for (int k = 0; k < Rows::packets; ++k) {
+      const int packet = lane + k * Rows::lanes;
+      if (packet < packets) weight[k] = backend::load_packet<width>(of.weight, packet);
     }
     A mean(0);
     if constexpr (Centered) {
       A total(0);
-      for (int k = 0; k < Packets; ++k)
-        if (team.rank() + k * team.size() < packets)
+      for (int k = 0; k < Rows::packets; ++k)
+        if (lane + k * Rows::lanes < packets)
           for (int i = 0; i < width; ++i) total += static_cast<A>(x[k][i]);
-      mean = team.sum(total) / static_cast<A>(of.hidden);
+      mean = Rows::sum(team, total) / static_cast<A>(of.hidden);
     }
     A squares(0);
-    for (int k = 0; k < Packets; ++k)
-      if (team.rank() + k * team.size() < packets)
+    for (int k = 0; k < Rows::packets; ++k)
+      if (lane + k * Rows::lanes < packets)
         for (int i = 0; i < width; ++i) {
           const A centered = static_cast<A>(x[k][i]) - mean;
           squares += centered * centered;
         }
-    const A inverse = 1 / Kokkos::sqrt(team.sum(squares) / static_cast<A>(of.hidden) + of.epsilon);
-    if (team.rank() == 0) {
-      if constexpr (Centered) of.mean[team.league_rank()] = mean;
-      of.inverse[team.league_rank()] = inverse;
+    const A inverse = 1 / Kokkos::sqrt(Rows::sum(team, squares) / static_cast<A>(of.hidden) + of.epsilon);
+    if (lane == 0) {
+      if constexpr (Centered) of.mean[row] = mean;
+      of.inverse[row] = inverse;
     }
-    for (int k = 0; k < Packets; ++k) {
-      const int packet = team.rank() + k * team.size();
+    for (int k = 0; k < Rows::packets; ++k) {
+      const int packet = lane + k * Rows::lanes;
       if (packet >= packets) continue;
-      const auto weight = backend::load_packet<width>(of.weight, packet);
-      backend::Packet<T, width> bias = {}, result;
-      if (of.bias != nullptr) bias = backend::load_packet<width>(of.bias, packet);
+      P bias = {}, result;
+      if (Centered && of.bias != nullptr) bias = backend::load_packet<width>(of.bias, packet);
       for (int i = 0; i < width; ++i)
-        result[i] = static_cast<T>((static_cast<A>(x[k][i]) - mean) * inverse * static_cast<A>(weight[i]) +
+        result[i] = static_cast<T>((static_cast<A>(x[k][i]) - mean) * inverse * static_cast<A>(weight[k][i]) +
                                    static_cast<A>(bias[i]));
       backend::store_packet(of.output + begin, packet, result);
     }
@@ -122,12 +130,16 @@ void normalize(Stream<Space>& stream, const char* label, std::int64_t tokens, co
            teams, functor);
   };
   using impl::RowTeam;
-  const bool done = impl::with_row_team<Space, T, RowTeam<32, 4>, RowTeam<128, 4>, RowTeam<512, 4>>(
-      hidden,
-      [&](auto row) {
-        queue(backend::Teams<row.threads>{tokens}, RegisterForward<Centered, T, row.packets>{of});
-      },
-      of.input, of.weight, of.bias, of.output);
+  const bool done =
+      impl::with_row_team<Space, T, RowTeam<128, 32, 1>, RowTeam<128, 32, 2>, RowTeam<128, 32, 3>,
+                          RowTeam<128, 32, 4>, RowTeam<128, 128, 4>, RowTeam<512, 512, 4>>(
+          hidden,
+          [&](auto rows) {
+            using Rows = decltype(rows);
+            queue(backend::Teams<Rows::threads>{impl::rounded_up_quotient(tokens, Rows::rows)},
+                  RegisterForward<Centered, T, Rows>{of, tokens});
+          },
+          of.input, of.weight, of.bias, of.output);
   if (!done) queue(backend::Teams<impl::general_row_threads>{tokens}, GeneralForward<Centered, T>{of});
 }
 

@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "lanes.hpp"
 #include "shapes.hpp"
 
 namespace encore::kernels::impl {
 
-/// A team that keeps a whole row in registers: `Threads` threads with up to `Packets` packets each.
-template <int Threads, int Packets>
+/// A team of `Threads` threads that keeps whole rows in registers: `Lanes` neighbours with up to `Packets` packets
+/// each share a row. Lanes are one warp, whose sums need no barrier, or the whole team.
+template <int Threads, int Lanes, int Packets>
 struct RowTeam {
+  static_assert(Lanes == 32 || Lanes == Threads);
   static constexpr int threads = Threads;
+  static constexpr int lanes = Lanes;
   static constexpr int packets = Packets;
+  static constexpr int rows = Threads / Lanes;  ///< that a team works on at a time
+
+  template <class Team, class A>
+  KOKKOS_FUNCTION static A sum(const Team& team, A value) {
+    if constexpr (Lanes == 32)
+      return LaneGroups<Lanes, Team>(team).sum(value);
+    else
+      return team.sum(value);
+  }
 };
 
 /// Calls `launch(RowTeam)` with the first of the teams that holds a row of `hidden` elements, if the space is
@@ -19,7 +32,7 @@ bool with_row_team(std::int64_t hidden, const Launch& launch, const Pointer*... 
   if constexpr (!backend::is_host_space<Space>) {
     constexpr int width = backend::packet_width<T>;
     if (hidden % width != 0 || !(is_aligned<width>(data) && ...)) return false;
-    return ((hidden / width <= Teams::threads * Teams::packets && (launch(Teams{}), true)) || ...);
+    return ((hidden / width <= Teams::lanes * Teams::packets && (launch(Teams{}), true)) || ...);
   }
   return false;
 }
