@@ -2,7 +2,9 @@
 #include <encore/kernels/activation.hpp>
 
 #include "activation_formulas.hpp"
+#include "filling_width.hpp"
 #include "map.hpp"
+#include "row_packets.hpp"
 
 namespace encore::kernels {
 
@@ -43,7 +45,6 @@ struct GeluBackward {
   }
 };
 
-/// One team a row: the halves of a row are then addressed without a division.
 template <int Width, class Formula, class T>
 struct GatedForward {
   Formula formula;
@@ -51,20 +52,15 @@ struct GatedForward {
   T* output;
   std::int64_t ffn;
 
-  template <class Team>
-  KOKKOS_FUNCTION void operator()(const Team& team) const {
+  KOKKOS_FUNCTION void operator()(std::int64_t row, std::int64_t packet) const {
     using A = Accumulator<T>;
-    const T* gate_row = gate_up + 2 * ffn * team.league_rank();
-    const T* up_row = gate_row + ffn;
-    T* row = output + ffn * team.league_rank();
-    team.for_each(ffn / Width, [&](std::int64_t item) {
-      const auto gate = backend::load_packet<Width>(gate_row, item);
-      const auto up = backend::load_packet<Width>(up_row, item);
-      backend::Packet<T, Width> result;
-      for (int i = 0; i < Width; ++i)
-        result[i] = static_cast<T>(formula.value(static_cast<A>(gate[i]), static_cast<A>(up[i])));
-      backend::store_packet(row, item, result);
-    });
+    const T* gate_row = gate_up + 2 * ffn * row;
+    const auto gate = backend::load_packet<Width>(gate_row, packet);
+    const auto up = backend::load_packet<Width>(gate_row + ffn, packet);
+    backend::Packet<T, Width> result;
+    for (int i = 0; i < Width; ++i)
+      result[i] = static_cast<T>(formula.value(static_cast<A>(gate[i]), static_cast<A>(up[i])));
+    backend::store_packet(output + ffn * row, packet, result);
   }
 };
 
@@ -76,29 +72,22 @@ struct GatedBackward {
   T* gate_up_gradient;
   std::int64_t ffn;
 
-  template <class Team>
-  KOKKOS_FUNCTION void operator()(const Team& team) const {
+  KOKKOS_FUNCTION void operator()(std::int64_t row, std::int64_t packet) const {
     using A = Accumulator<T>;
-    const std::int64_t begin = 2 * ffn * team.league_rank();
-    const T* gate_row = gate_up + begin;
-    const T* up_row = gate_row + ffn;
-    const T* gradient_row = output_gradient + ffn * team.league_rank();
-    T* gate_gradient_row = gate_up_gradient + begin;
-    T* up_gradient_row = gate_gradient_row + ffn;
-    team.for_each(ffn / Width, [&](std::int64_t item) {
-      const auto gate = backend::load_packet<Width>(gate_row, item);
-      const auto up = backend::load_packet<Width>(up_row, item);
-      const auto gradient = backend::load_packet<Width>(gradient_row, item);
-      backend::Packet<T, Width> gate_gradient, up_gradient;
-      for (int i = 0; i < Width; ++i) {
-        const auto slopes = formula.slopes(static_cast<A>(gate[i]), static_cast<A>(up[i]));
-        const A d = static_cast<A>(gradient[i]);
-        gate_gradient[i] = static_cast<T>(d * slopes.gate);
-        up_gradient[i] = static_cast<T>(d * slopes.up);
-      }
-      backend::store_packet(gate_gradient_row, item, gate_gradient);
-      backend::store_packet(up_gradient_row, item, up_gradient);
-    });
+    const T* gate_row = gate_up + 2 * ffn * row;
+    const auto gate = backend::load_packet<Width>(gate_row, packet);
+    const auto up = backend::load_packet<Width>(gate_row + ffn, packet);
+    const auto gradient = backend::load_packet<Width>(output_gradient + ffn * row, packet);
+    backend::Packet<T, Width> gate_gradient, up_gradient;
+    for (int i = 0; i < Width; ++i) {
+      const auto slopes = formula.slopes(static_cast<A>(gate[i]), static_cast<A>(up[i]));
+      const A d = static_cast<A>(gradient[i]);
+      gate_gradient[i] = static_cast<T>(d * slopes.gate);
+      up_gradient[i] = static_cast<T>(d * slopes.up);
+    }
+    T* gate_gradient_row = gate_up_gradient + 2 * ffn * row;
+    backend::store_packet(gate_gradient_row, packet, gate_gradient);
+    backend::store_packet(gate_gradient_row + ffn, packet, up_gradient);
   }
 };
 
@@ -117,20 +106,18 @@ impl::SwigluClamped<Accumulator<T>> clamped_formula(double limit) {
   return {static_cast<Accumulator<T>>(limit)};
 }
 
-constexpr int row_threads = 256;
-
 template <class Space, class T, class Formula>
 void launch_gated_forward(Stream<Space>& stream, const char* label, const Formula& formula,
                           Matrix<const T, Space> gate_up, Matrix<T, Space> output) {
   const std::int64_t tokens = impl::rows_of(output), ffn = impl::columns_of(output);
   impl::require_shape(impl::is_matrix(output, tokens, ffn) && impl::is_matrix(gate_up, tokens, 2 * ffn),
                       "a gated activation: gate_up must be [tokens, 2 ffn] where output is [tokens, ffn]");
-  impl::with_packet_width<Space>(
-      ffn,
+  impl::with_filling_width<Space, backend::packet_width<T>>(
+      tokens, ffn,
       [&](auto width) {
-        launch(stream, label, {backend::read(gate_up), backend::write(output)},
-               backend::Teams<row_threads>{tokens},
-               GatedForward<width, Formula, T>{formula, gate_up.data(), output.data(), ffn});
+        impl::launch_row_packets(
+            stream, label, {backend::read(gate_up), backend::write(output)}, tokens, ffn / width,
+            GatedForward<width, Formula, T>{formula, gate_up.data(), output.data(), ffn});
       },
       gate_up.data(), output.data());
 }
@@ -145,14 +132,15 @@ void launch_gated_backward(Stream<Space>& stream, const char* label, const Formu
                           impl::is_matrix(gate_up_gradient, tokens, 2 * ffn),
                       "a gated activation's backward: gate_up and its gradient must be [tokens, 2 ffn] where "
                       "output_gradient is [tokens, ffn]");
-  impl::with_packet_width<Space>(
-      ffn,
+  impl::with_filling_width<Space, backend::packet_width<T>>(
+      tokens, ffn,
       [&](auto width) {
-        launch(stream, label,
-               {backend::read(gate_up), backend::read(output_gradient), backend::write(gate_up_gradient)},
-               backend::Teams<row_threads>{tokens},
-               GatedBackward<width, Formula, T>{formula, gate_up.data(), output_gradient.data(),
-                                                gate_up_gradient.data(), ffn});
+        impl::launch_row_packets(
+            stream, label,
+            {backend::read(gate_up), backend::read(output_gradient), backend::write(gate_up_gradient)},
+            tokens, ffn / width,
+            GatedBackward<width, Formula, T>{formula, gate_up.data(), output_gradient.data(),
+                                             gate_up_gradient.data(), ffn});
       },
       gate_up.data(), output_gradient.data(), gate_up_gradient.data());
 }

@@ -138,6 +138,100 @@ struct CrossEntropy {
   }
 };
 
+/// As above for a GPU, with the row's packets in the team's scratch between the pass that sums and the pass that
+/// writes: memory is read once. Exponents are taken to the base 2, whose power is one instruction.
+template <class T, int Threads>
+struct HeldCrossEntropy {
+  using A = Accumulator<T>;
+  static constexpr int width = backend::packet_width<T>, threads = Threads;
+  static constexpr int unroll = 4;  ///< Packets on their way to a thread at a time.
+  static constexpr A log2_e = A(1.4426950408889634);
+  static constexpr A least =
+      A(-1.0e38);  ///< Lower than any logit, and finite also as an exponent to the base 2.
+  using P = backend::Packet<T, width>;
+
+  T* logits;
+  const std::int32_t* labels;
+  const double* label_count;
+  A* row_loss;
+  std::int64_t vocabulary;
+  bool write_gradient;
+
+  static std::size_t scratch_bytes(std::int64_t vocabulary) { return vocabulary / width * sizeof(P); }
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    T* row = logits + team.league_rank() * vocabulary;
+    const std::int32_t label = labels[team.league_rank()];
+    // A row of an odd vocabulary may begin anywhere: what stands before its first and behind its last whole packet goes
+    // element by element, to the first threads.
+    const auto misplaced =
+        static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % width);
+    const int head = misplaced == 0 ? 0 : static_cast<int>(width - misplaced);
+    const int packets = static_cast<int>((vocabulary - head) / width);
+    const int tail = static_cast<int>(vocabulary - head) % width;
+    const int edge = team.rank() < head ? team.rank() : head + packets * width + team.rank() - head;
+    const bool has_edge = team.rank() < head + tail;
+    if (label < 0) {
+      if (team.rank() == 0) row_loss[team.league_rank()] = A(0);
+      if (!write_gradient) return;
+      if (has_edge) row[edge] = static_cast<T>(A(0));
+      for (int p = team.rank(); p < packets; p += threads) backend::store_packet(row + head, p, P{});
+      return;
+    }
+    const A label_logit = static_cast<A>(row[label]);
+    const A scale = *label_count > 0 ? 1 / static_cast<A>(*label_count) : A(0);
+    const A edge_logit = has_edge ? static_cast<A>(row[edge]) : least;
+    const A log_sum = log_sum_of(team, row + head, packets, edge_logit);
+    if (team.rank() == 0) row_loss[team.league_rank()] = log_sum - label_logit;
+    if (!write_gradient) return;
+    const A offset = log_sum * log2_e;
+    const auto gradient = [=](A logit) { return impl::exponential_of_two(logit * log2_e - offset) * scale; };
+    if (has_edge) row[edge] = static_cast<T>(gradient(edge_logit) - (edge == label ? scale : A(0)));
+    const P* held = team.template scratch<P>();
+    const int place = label - head;  // Among the packets' elements, if it is one of them.
+    for (int p = team.rank(); p < packets; p += threads) {
+      P values = held[p];
+      const bool has_label = place >= p * width && place < (p + 1) * width;
+      for (int i = 0; i < width; ++i) {
+        const A value = gradient(static_cast<A>(values[i]));
+        values[i] = static_cast<T>(has_label && place == p * width + i ? value - scale : value);
+      }
+      backend::store_packet(row + head, p, values);
+    }
+  }
+
+ private:
+  /// log of the sum of exp over the row, whose packets it puts into the scratch. Each thread will read its own ones.
+  template <class Team>
+  KOKKOS_FUNCTION A log_sum_of(const Team& team, const T* row, int packets, A edge_logit) const {
+    P* held = team.template scratch<P>();
+    A maximum = edge_logit < least ? least : edge_logit, sum = edge_logit <= least ? A(0) : A(1);
+    for (int first = team.rank(); first < packets; first += unroll * threads) {
+      P values[unroll];
+      for (int u = 0; u < unroll; ++u)
+        if (first + u * threads < packets) values[u] = backend::load_packet<width>(row, first + u * threads);
+      for (int u = 0; u < unroll; ++u) {
+        if (first + u * threads >= packets) continue;
+        held[first + u * threads] = values[u];
+        A largest = maximum;
+        for (int i = 0; i < width; ++i)
+          largest = static_cast<A>(values[u][i]) > largest ? static_cast<A>(values[u][i]) : largest;
+        if (largest > maximum) sum *= impl::exponential_of_two((maximum - largest) * log2_e);
+        maximum = largest;
+        const A offset = maximum * log2_e;
+        for (int i = 0; i < width; ++i)
+          sum += impl::exponential_of_two(static_cast<A>(values[u][i]) * log2_e - offset);
+      }
+    }
+    const A largest = team.max(maximum);
+    return largest + Kokkos::log(team.sum(sum * impl::exponential_of_two((maximum - largest) * log2_e)));
+  }
+};
+
+/// Rows that leave room for two teams, or one, in the shared memory of a multiprocessor of an H200.
+constexpr std::size_t two_rows_bytes = 112 * 1024, one_row_bytes = 225 * 1024;
+
 struct CountLabels {
   const std::int32_t* labels;
   std::int64_t tokens;
@@ -188,20 +282,27 @@ void cross_entropy(Stream<Space>& stream, Matrix<T, Space> logits, Vector<const 
   impl::require_shape(impl::is_matrix(logits, tokens, vocabulary) && impl::is_vector(labels, tokens) &&
                           impl::is_vector(row_loss, tokens),
                       "cross_entropy: logits must be [tokens, vocabulary], labels and row_loss [tokens]");
-  using Functor = CrossEntropy<!backend::is_host_space<Space>, T>;
-  const auto queue = [&](auto teams) {
+  const auto queue = [&](auto teams, const auto& functor) {
     backend::Access access = backend::write(logits);
     access.writes = write_gradient;
     launch(stream, "cross_entropy",
            {access, backend::read(labels), backend::read(label_count, 1), backend::write(row_loss)}, teams,
-           Functor{logits.data(), labels.data(), label_count, row_loss.data(), vocabulary, write_gradient});
+           functor);
   };
-  // Few large teams at a time: what they hold then fits in the last-level cache of a GPU between the two
-  // reads.
-  if (vocabulary <= 4096)
-    queue(backend::Teams<128>{tokens});
-  else
-    queue(backend::Teams<1024>{tokens});
+  if constexpr (!backend::is_host_space<Space>) {
+    const auto hold = [&](auto threads) {
+      using Functor = HeldCrossEntropy<T, threads>;
+      queue(backend::Teams<Functor::threads>{tokens, Functor::scratch_bytes(vocabulary)},
+            Functor{logits.data(), labels.data(), label_count, row_loss.data(), vocabulary, write_gradient});
+    };
+    const std::size_t row_bytes = static_cast<std::size_t>(vocabulary) * sizeof(T);
+    if (row_bytes <= 16 * 1024) return hold(impl::WidthConstant<128>{});
+    if (row_bytes <= two_rows_bytes) return hold(impl::WidthConstant<512>{});
+    if (row_bytes <= one_row_bytes) return hold(impl::WidthConstant<1024>{});
+  }
+  queue(backend::Teams<1024>{tokens},
+        CrossEntropy<!backend::is_host_space<Space>, T>{logits.data(), labels.data(), label_count,
+                                                        row_loss.data(), vocabulary, write_gradient});
 }
 
 template <class Space, class A>

@@ -4,6 +4,7 @@
 #include <encore/backend/space.hpp>
 
 #include <bit>
+#include <cmath>
 
 /// Elementary functions that a host compiler can vectorise (library calls would stay scalar) and that map to
 /// the fast instructions of a GPU, with errors of a few units in the last place of float. double is exact.
@@ -53,6 +54,17 @@ KOKKOS_INLINE_FUNCTION float exponential(float x) {
   KOKKOS_IF_ON_HOST((return host_exponential(x);))
 }
 KOKKOS_INLINE_FUNCTION double exponential(double x) { return Kokkos::exp(x); }
+
+/// For GPUs: 2^x in one instruction, 0 where that is not a normal number.
+KOKKOS_INLINE_FUNCTION float exponential_of_two(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return std::exp2(x);
+#endif
+}
 
 KOKKOS_INLINE_FUNCTION float logistic(float x) {
   KOKKOS_IF_ON_DEVICE((return __fdividef(1.0F, 1.0F + __expf(-x));))

@@ -106,13 +106,18 @@ struct RegisterBackward {
         weight[k] = backend::load_packet<width>(of.weight, lane + k * Rows::lanes);
     A weight_sums[Rows::packets][width] = {};
     A bias_sums[Centered ? Rows::packets : 1][width] = {};
-    Row next = {};
+    Row next;
     std::int64_t row = of.first_row(share) + team.rank() / Rows::lanes;
-    if constexpr (Ahead) load(row, end, lane, packets, next);
+    if constexpr (Ahead) next = load(row, end, lane, packets);
     for (; row < end; row += Rows::rows) {
-      if constexpr (!Ahead) load(row, end, lane, packets, next);
-      const Row now = next;
-      if constexpr (Ahead) load(row + Rows::rows, end, lane, packets, next);
+      Row now;
+      if constexpr (Ahead) {
+        now = next;
+        next = load(row + Rows::rows, end, lane, packets);
+      } else {
+        now = load(row, end, lane, packets);
+      }
+      impl::keep_packed(weight);
       A gradient_total(0), projection_total(0);
       for (int k = 0; k < Rows::packets; ++k) {
         if (lane + k * Rows::lanes >= packets) continue;
@@ -128,6 +133,9 @@ struct RegisterBackward {
       const A hidden = static_cast<A>(of.hidden);
       const A mean_gradient = Centered ? Rows::sum(team, gradient_total) / hidden : A(0);
       const A projection = Rows::sum(team, projection_total) / hidden;
+      impl::keep_packed(now.input);
+      impl::keep_packed(now.gradient);
+      impl::keep_packed(weight);
       for (int k = 0; k < Rows::packets; ++k) {
         const int packet = lane + k * Rows::lanes;
         if (packet >= packets) continue;
@@ -154,8 +162,9 @@ struct RegisterBackward {
     A mean, inverse;
   };
 
-  KOKKOS_FUNCTION void load(std::int64_t row, std::int64_t end, int lane, int packets, Row& into) const {
-    if (row >= end) return;
+  KOKKOS_FUNCTION Row load(std::int64_t row, std::int64_t end, int lane, int packets) const {
+    Row into = {};
+    if (row >= end) return into;
     const std::int64_t begin = row * of.hidden;
     for (int k = 0; k < Rows::packets; ++k) {
       const int packet = lane + k * Rows::lanes;
@@ -167,6 +176,7 @@ struct RegisterBackward {
     }
     into.mean = Centered ? of.mean[row] : A(0);
     into.inverse = of.inverse[row];
+    return into;
   }
 
   /// Adds up the sums of the team's rows, in their order, and puts the result into a row of the partials.

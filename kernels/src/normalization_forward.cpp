@@ -100,6 +100,7 @@ struct RegisterForward {
           squares += centered * centered;
         }
     const A inverse = 1 / Kokkos::sqrt(Rows::sum(team, squares) / static_cast<A>(of.hidden) + of.epsilon);
+    impl::keep_packed(x);
     if (lane == 0) {
       if constexpr (Centered) of.mean[row] = mean;
       of.inverse[row] = inverse;

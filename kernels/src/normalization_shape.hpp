@@ -4,6 +4,8 @@
 #include "lanes.hpp"
 #include "shapes.hpp"
 
+#include <cstring>
+
 namespace encore::kernels::impl {
 
 /// A team of `Threads` threads that keeps whole rows in registers: `Lanes` neighbours with up to `Packets` packets
@@ -24,6 +26,21 @@ struct RowTeam {
       return team.sum(value);
   }
 };
+
+/// To be called between two passes over packets in registers: makes a GPU's compiler forget what it computed from them,
+/// which takes twice their registers, so that it keeps the packets and computes that again.
+template <class T, int Width, int Count>
+KOKKOS_INLINE_FUNCTION void keep_packed([[maybe_unused]] backend::Packet<T, Width> (&packets)[Count]) {
+#if defined(__CUDA_ARCH__)
+  for (int k = 0; k < Count; ++k) {
+    constexpr int words = sizeof(packets[k]) / sizeof(unsigned);
+    unsigned word[words];
+    memcpy(word, &packets[k], sizeof word);
+    for (int i = 0; i < words; ++i) asm volatile("" : "+r"(word[i]));
+    memcpy(&packets[k], word, sizeof word);
+  }
+#endif
+}
 
 /// Calls `launch(RowTeam)` with the first of the teams that holds a row of `hidden` elements, if the space is
 /// a GPU and the row consists of packets; else returns false.

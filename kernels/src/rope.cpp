@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/kernels/rope.hpp>
 
-#include "shapes.hpp"
+#include "divisor.hpp"
+#include "filling_width.hpp"
 
 namespace encore::kernels {
 
@@ -30,13 +31,14 @@ struct Rope {
   const A* cosine;
   const A* sine;
   T* data;
-  std::int64_t sequence, heads, half, row_stride, parts;
+  impl::Divisor sequence, heads, parts;  ///< parts: of a head, one for each work item
+  std::int64_t half, row_stride;
   A direction;
 
   KOKKOS_FUNCTION void operator()(std::int64_t item) const {
-    const std::int64_t row_head = impl::quotient(item, parts), part = item - row_head * parts;
-    const std::int64_t token = impl::quotient(row_head, heads), head = row_head - token * heads;
-    const std::int64_t position = token - impl::quotient(token, sequence) * sequence;
+    const std::int64_t row_head = parts.quotient(item), part = item - row_head * parts.divisor();
+    const std::int64_t token = heads.quotient(row_head), head = row_head - token * heads.divisor();
+    const std::int64_t position = token - sequence.quotient(token) * sequence.divisor();
     const A* cosines = cosine + position * half;
     const A* sines = sine + position * half;
     T* values = data + token * row_stride + head * 2 * half;
@@ -98,7 +100,8 @@ void launch_rope(Stream<Space>& stream, const char* label, Matrix<const Accumula
     const std::int64_t parts = pairs == 0 ? 1 : half / (pairs == 0 ? 1 : pairs);
     launch(stream, label, {backend::read(cosine), backend::read(sine), backend::write(data, span)},
            backend::Range{tokens * heads * parts},
-           Rope<pairs, Style, T>{cosine.data(), sine.data(), data, sequence, heads, half, row_stride, parts,
+           Rope<pairs, Style, T>{cosine.data(), sine.data(), data, impl::Divisor(sequence),
+                                 impl::Divisor(heads), impl::Divisor(parts), half, row_stride,
                                  inverse ? Accumulator<T>(-1) : Accumulator<T>(1)});
   };
   if constexpr (backend::is_host_space<Space>) {
@@ -106,12 +109,10 @@ void launch_rope(Stream<Space>& stream, const char* label, Matrix<const Accumula
   } else {
     constexpr int width = backend::packet_width<T>;
     constexpr int pairs = Style == RopeStyle::half_split ? width : width / 2;
-    const bool packets = half % pairs == 0 && row_stride % width == 0 && impl::is_aligned<width>(data) &&
-                         impl::is_aligned<pairs>(cosine.data()) && impl::is_aligned<pairs>(sine.data());
-    if (packets)
-      queue(impl::WidthConstant<pairs>{});
-    else
-      queue(impl::WidthConstant<1>{});
+    // A head's pairs are the columns. Its halves, and rows, begin at multiples of what a thread takes.
+    const bool whole = row_stride % width == 0 && impl::is_aligned<width>(data);
+    impl::with_filling_width<Space, pairs>(tokens * heads, whole ? half : 1, queue, cosine.data(),
+                                           sine.data());
   }
 }
 

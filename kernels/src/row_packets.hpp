@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "divisor.hpp"
 #include "shapes.hpp"
 
 namespace encore::kernels::impl {
@@ -12,11 +13,11 @@ struct RowPackets {
   static constexpr int threads = 256;
 
   Body body;
-  std::int64_t packets;
+  Divisor packets;
 
   KOKKOS_FUNCTION void operator()(std::int64_t item) const {
-    const std::int64_t row = quotient(item, packets);
-    body(row, item - row * packets);
+    const std::int64_t row = packets.quotient(item);
+    body(row, item - row * packets.divisor());
   }
   KOKKOS_FUNCTION void operator()(const backend::HostTeam& team) const {
     const std::int64_t row = team.league_rank();
@@ -24,7 +25,7 @@ struct RowPackets {
       body.do_row(row);
     } else {
       const Body local = body;
-      team.for_each(packets, [=](std::int64_t packet) { local(row, packet); });
+      team.for_each(packets.divisor(), [=](std::int64_t packet) { local(row, packet); });
     }
   }
 };
@@ -33,9 +34,9 @@ template <class Space, class Body>
 void launch_row_packets(Stream<Space>& stream, const char* label, backend::Accesses accesses,
                         std::int64_t rows, std::int64_t packets, const Body& body) {
   if constexpr (backend::is_host_space<Space>)
-    launch(stream, label, accesses, backend::Teams<32>{rows}, RowPackets<Body>{body, packets});
+    launch(stream, label, accesses, backend::Teams<32>{rows}, RowPackets<Body>{body, Divisor(packets)});
   else
-    launch(stream, label, accesses, backend::Range{rows * packets}, RowPackets<Body>{body, packets});
+    launch(stream, label, accesses, backend::Range{rows * packets}, RowPackets<Body>{body, Divisor(packets)});
 }
 
 }  // namespace encore::kernels::impl
