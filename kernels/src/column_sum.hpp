@@ -85,7 +85,7 @@ struct ColumnSum {
 };
 
 /// Queues the sums over the rows of one or two [rows, columns] arrays of partial sums; the second may be
-/// empty.
+/// empty. As gradients of parameters, nothing but the optimizer waits for them.
 template <class Space, class A, class G>
 void column_sum(Stream<Space>& stream, const char* label, std::int64_t rows, std::int64_t columns,
                 bool accumulate, typename ColumnSum<A, G>::Sum first,
@@ -94,6 +94,7 @@ void column_sum(Stream<Space>& stream, const char* label, std::int64_t rows, std
   constexpr int width = backend::is_host_space<Space> ? Functor::host_columns : Functor::device_columns;
   const std::int64_t strips = rounded_up_quotient(columns, width);
   const std::size_t second_columns = second.result == nullptr ? 0 : columns;
+  const backend::BesideScope<Space> beside(stream);
   launch(
       stream, label,
       {backend::read(first.partials, rows * columns), backend::read(second.partials, rows * second_columns),

@@ -271,6 +271,7 @@ constexpr int single_team_threads = 1024;
 
 template <class Space>
 void count_labels(Stream<Space>& stream, Vector<const std::int32_t, Space> labels, double* count) {
+  const backend::BesideScope<Space> beside(stream);
   launch(stream, "cross_entropy/count", {backend::read(labels), backend::write(count, 1)},
          backend::Teams<single_team_threads>{1}, CountLabels{labels.data(), impl::rows_of(labels), count});
 }
@@ -308,6 +309,7 @@ void cross_entropy(Stream<Space>& stream, Matrix<T, Space> logits, Vector<const 
 template <class Space, class A>
 void reduce_loss(Stream<Space>& stream, Vector<const A, Space> row_loss, const double* label_count,
                  double* loss, bool accumulate) {
+  const backend::BesideScope<Space> beside(stream);
   launch(stream, "cross_entropy/mean",
          {backend::read(row_loss), backend::read(label_count, 1), backend::write(loss, 1)},
          backend::Teams<single_team_threads>{1},

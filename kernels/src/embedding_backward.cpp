@@ -9,11 +9,14 @@ namespace encore::kernels {
 namespace {
 
 /// Sorted tokens that one team sums in the first phase. A run of equal ids that ends inside its chunk is done
-/// then; the parts of a longer one meet in the second phase.
-constexpr int chunk_tokens = 32;
+/// then; the parts of a longer one meet in the second phase. On a GPU the loads of a chunk are all under way together.
+template <class Space>
+inline constexpr int chunk_tokens_of = backend::is_host_space<Space> ? 32 : 8;
 
-template <class T, class G>
+template <int Chunk, class T, class G>
 struct Operands {
+  static constexpr int chunk_tokens = Chunk;
+
   const std::int32_t* ids;
   const std::int32_t* order;
   const T* output_gradient;
@@ -28,6 +31,7 @@ struct Operands {
   KOKKOS_FUNCTION std::int64_t end_of(std::int64_t chunk) const {
     return (chunk + 1) * chunk_tokens < tokens ? (chunk + 1) * chunk_tokens : tokens;
   }
+  std::int64_t chunks() const { return impl::rounded_up_quotient(tokens, chunk_tokens); }
   /// Where the sum of a whole run goes.
   KOKKOS_FUNCTION G* gradient(std::int32_t id, std::int64_t column) const {
     return table_gradient + id * hidden + column;
@@ -37,12 +41,12 @@ struct Operands {
 constexpr int host_columns = 64;
 constexpr std::int32_t no_id = INT32_MIN;
 
-template <int Width, class T, class G>
+template <int Width, int Chunk, class T, class G>
 struct SumChunks {
   using A = Accumulator<T>;
-  static constexpr int threads = 128;
+  static constexpr int threads = 128, chunk_tokens = Chunk;
 
-  Operands<T, G> of;
+  Operands<Chunk, T, G> of;
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
@@ -131,22 +135,23 @@ struct SumChunks {
 };
 
 /// Second phase: the team of the chunk in which a long run begins adds up its parts.
-template <class T, class G>
+template <int Chunk, class T, class G>
 struct JoinRuns {
   using A = Accumulator<T>;
-  static constexpr int threads = 256;
-  static constexpr int strip_columns = 32;
+  static constexpr int threads = 256, chunk_tokens = Chunk;
+  static constexpr int strip_columns = 128;
 
-  Operands<T, G> of;
+  Operands<Chunk, T, G> of;
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     const std::int64_t chunk = team.league_rank() / of.strips, strip = team.league_rank() - chunk * of.strips;
     const std::int64_t begin = chunk * chunk_tokens, end = of.end_of(chunk);
     if (end == of.tokens) return;
-    const std::int32_t id = of.id_at(end - 1);
+    const std::int32_t id = of.id_at(end - 1), next = of.id_at(end);
+    if (next != id) return;  // Mostly so.
     const bool begins_here = of.id_at(begin) != id || begin == 0 || of.id_at(begin - 1) != id;
-    if (!begins_here || of.id_at(end) != id) return;
+    if (!begins_here) return;
     const std::int64_t chunks_behind = impl::rounded_up_quotient(of.tokens - end, chunk_tokens);
     const auto parts = team.template sum_over<std::int32_t>(
         chunks_behind, [&](std::int64_t k) { return of.id_at(end + k * chunk_tokens) == id ? 1 : 0; });
@@ -179,35 +184,48 @@ struct JoinRuns {
   template <class Team>
   KOKKOS_FUNCTION void join_on_device(const Team& team, std::int32_t id, std::int32_t parts, const A* start,
                                       const A* others, std::int64_t begin) const {
-    constexpr int unroll = 8;
-    constexpr int lanes = threads / strip_columns;
-    const int x = team.rank() % strip_columns, lane = team.rank() / strip_columns;
-    const std::int64_t column = begin + x;
-    A sum(0);
-    if (column < of.hidden) {
+    constexpr int unroll = 8, width = 4;
+    constexpr int lanes = threads / (strip_columns / width);
+    const int x = team.rank() % (strip_columns / width), lane = team.rank() / (strip_columns / width);
+    const std::int64_t column = begin + x * width;
+    const int columns = static_cast<int>(of.hidden - column < width ? of.hidden - column : width);
+    A sum[width] = {};
+    if (columns == width && of.hidden % width == 0) {
       std::int64_t k = lane;
       for (; k + (unroll - 1) * lanes < parts; k += unroll * lanes) {
-        A value[unroll];
-        for (int u = 0; u < unroll; ++u) value[u] = others[2 * (k + u * lanes) * of.hidden + column];
-        for (int u = 0; u < unroll; ++u) sum += value[u];
+        backend::Packet<A, width> value[unroll];
+        for (int u = 0; u < unroll; ++u)
+          value[u] = backend::load_packet<width>(others + 2 * (k + u * lanes) * of.hidden + column);
+        for (int u = 0; u < unroll; ++u)
+          for (int c = 0; c < width; ++c) sum[c] += value[u][c];
       }
-      for (; k < parts; k += lanes) sum += others[2 * k * of.hidden + column];
+      for (; k < parts; k += lanes) {
+        const auto value = backend::load_packet<width>(others + 2 * k * of.hidden + column);
+        for (int c = 0; c < width; ++c) sum[c] += value[c];
+      }
+    } else {
+      for (std::int64_t k = lane; k < parts; k += lanes)
+        for (int c = 0; c < columns; ++c) sum[c] += others[2 * k * of.hidden + column + c];
     }
     A* scratch = team.template scratch<A>();
-    scratch[team.rank()] = sum;
+    for (int c = 0; c < width; ++c) scratch[c * threads + team.rank()] = sum[c];
     team.barrier();
-    if (lane != 0 || column >= of.hidden) return;
-    sum += start[column];
-    for (int other = 1; other < lanes; ++other) sum += scratch[other * strip_columns + x];
-    impl::store_sums<1>(of.gradient(id, column), &sum, of.accumulate);
+    if (lane != 0) return;
+    for (int c = 0; c < columns; ++c) {
+      A total = start[column + c] + scratch[c * threads + x];
+      for (int other = 1; other < lanes; ++other)
+        total += scratch[c * threads + other * (strip_columns / width) + x];
+      impl::store_sums<1>(of.gradient(id, column + c), &total, of.accumulate);
+    }
   }
 };
 
-std::int64_t chunks_of(std::int64_t tokens) { return impl::rounded_up_quotient(tokens, chunk_tokens); }
-
 }  // namespace
 
-std::int64_t embedding_workspace_rows(std::int64_t tokens) { return 2 * chunks_of(tokens); }
+std::int64_t embedding_workspace_rows(std::int64_t tokens) {
+  constexpr std::int64_t least_chunk = 8;
+  return 2 * impl::rounded_up_quotient(tokens, least_chunk);
+}
 
 template <class Space, class T, class G>
 void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
@@ -226,36 +244,39 @@ void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space>
   if (!accumulate) {
     fill_constant<Space, G>(stream, Vector<G, Space>(table_gradient.data(), table_gradient.size()), 0.0);
   }
-  const std::int64_t chunks = chunks_of(tokens);
   constexpr bool host = backend::is_host_space<Space>;
-  Operands<T, G> of{ids.data(),
-                    order.data(),
-                    output_gradient.data(),
-                    table_gradient.data(),
-                    workspace.data(),
-                    tokens,
-                    hidden,
-                    1,
-                    accumulate};
+  constexpr int chunk = chunk_tokens_of<Space>;
+  Operands<chunk, T, G> of{ids.data(),
+                           order.data(),
+                           output_gradient.data(),
+                           table_gradient.data(),
+                           workspace.data(),
+                           tokens,
+                           hidden,
+                           1,
+                           accumulate};
+  const std::size_t sums = 2 * of.chunks() * hidden;
   impl::with_width<Space, backend::packet_width<T>>(
       hidden,
       [&](auto width) {
-        using Functor = SumChunks<width, T, G>;
+        using Functor = SumChunks<width, chunk, T, G>;
         of.strips = host ? 1 : impl::rounded_up_quotient(hidden, std::int64_t(width) * Functor::threads);
-        launch(stream, "embedding/backward/chunks",
-               {backend::read(ids), backend::read(order), backend::read(output_gradient),
-                backend::write(workspace), backend::write(table_gradient)},
-               backend::Teams<Functor::threads>{chunks * of.strips,
-                                                2 * (chunk_tokens + 2) * sizeof(std::int32_t)},
-               Functor{of});
+        launch(
+            stream, "embedding/backward/chunks",
+            {backend::read(ids), backend::read(order), backend::read(output_gradient),
+             backend::write(workspace.data(), sums), backend::write(table_gradient)},
+            backend::Teams<Functor::threads>{of.chunks() * of.strips, 2 * (chunk + 2) * sizeof(std::int32_t)},
+            Functor{of});
       },
       output_gradient.data(), workspace.data(), table_gradient.data());
-  if (chunks < 2) return;
-  using Functor = JoinRuns<T, G>;
+  if (of.chunks() < 2) return;
+  using Functor = JoinRuns<chunk, T, G>;
   of.strips = host ? 1 : impl::rounded_up_quotient(hidden, Functor::strip_columns);
   launch(stream, "embedding/backward/join",
-         {backend::read(ids), backend::read(order), backend::read(workspace), backend::write(table_gradient)},
-         backend::Teams<Functor::threads>{chunks * of.strips, Functor::threads * sizeof(A)}, Functor{of});
+         {backend::read(ids), backend::read(order), backend::read(workspace.data(), sums),
+          backend::write(table_gradient)},
+         backend::Teams<Functor::threads>{of.chunks() * of.strips, 4 * Functor::threads * sizeof(A)},
+         Functor{of});
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                                    \

@@ -23,13 +23,15 @@ struct SortOnHost {
   }
 };
 
-/// A token's place is the number of tokens that come before it. A team counts for 32 tokens, in slices of the
+/// A token's place is the number of tokens that come before it. A team counts for 64 tokens, in slices of the
 /// others: tokens^2 comparisons, but no data-dependent step.
 template <int Width>
 struct CountPlaces {
   static constexpr int threads = 256;
-  static constexpr int own = 32;
-  static constexpr int slices = threads / own;
+  static constexpr int lanes = 32;
+  static constexpr int each = 2;  ///< tokens of a thread
+  static constexpr int own = each * lanes;
+  static constexpr int slices = threads / lanes;
 
   const std::int32_t* ids;
   std::int32_t* order;
@@ -39,36 +41,51 @@ struct CountPlaces {
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     const std::int64_t begin = team.league_rank() * own;
     const std::int64_t end = begin + own < tokens ? begin + own : tokens;
-    const int slice = team.rank() / own;
-    const std::int64_t token = begin + team.rank() % own;
-    const std::int32_t id = token < tokens ? ids[token] : 0;
-    std::int32_t place = count(0, begin, slice, id, true) + count(end, tokens, slice, id, false);
-    if (slice == 0)
-      for (std::int64_t other = begin; other < end; ++other)
-        place += ids[other] < id || (ids[other] == id && other < token) ? 1 : 0;
+    const int slice = team.rank() / lanes, lane = team.rank() % lanes;
+    std::int32_t id[each], place[each] = {};
+    for (int k = 0; k < each; ++k)
+      id[k] = begin + k * lanes + lane < tokens ? ids[begin + k * lanes + lane] : 0;
+    count<true>(0, begin, slice, id, place);
+    count<false>(end, tokens, slice, id, place);
+    for (std::int64_t other = begin + slice; other < end; other += slices) {
+      const std::int32_t value = ids[other];
+      for (int k = 0; k < each; ++k)
+        place[k] += value < id[k] || (value == id[k] && other < begin + k * lanes + lane) ? 1 : 0;
+    }
     std::int32_t* places = team.template scratch<std::int32_t>();
-    places[team.rank()] = place;
+    for (int k = 0; k < each; ++k) places[(k * slices + slice) * lanes + lane] = place[k];
     team.barrier();
-    if (slice != 0 || token >= tokens) return;
-    for (int other = 1; other < slices; ++other) place += places[team.rank() + other * own];
-    order[place] = static_cast<std::int32_t>(token);
+    const int k = team.rank() / lanes;  // The token that this thread puts in its place.
+    const std::int64_t token = begin + team.rank();
+    if (k >= each || token >= tokens) return;
+    std::int32_t total = 0;
+    for (int other = 0; other < slices; ++other) total += places[(k * slices + other) * lanes + lane];
+    order[total] = static_cast<std::int32_t>(token);
   }
 
  private:
-  /// How many ids of this slice of [begin, end) are less than `id`, or equal to it if `equal` counts.
-  KOKKOS_FUNCTION std::int32_t count(std::int64_t begin, std::int64_t end, int slice, std::int32_t id,
-                                     bool equal) const {
-    const std::int64_t packets = (end - begin) / Width;
+  /// Adds how many ids of this slice of [begin, end) are less than each of the own, or equal to it if `Equal` counts.
+  template <bool Equal>
+  KOKKOS_FUNCTION void count(std::int64_t begin, std::int64_t end, int slice, const std::int32_t (&id)[each],
+                             std::int32_t (&place)[each]) const {
+    constexpr int unroll = 4;
+    const auto packets = static_cast<int>((end - begin) / Width);
     const std::int32_t* from = ids + begin;
-    std::int32_t total = 0;
-    for (std::int64_t p = packets * slice / slices; p < packets * (slice + 1) / slices; ++p) {
-      const auto value = backend::load_packet<Width>(from, p);
-      for (int i = 0; i < Width; ++i) total += (equal ? value[i] <= id : value[i] < id) ? 1 : 0;
+    const auto add = [&](std::int32_t value) {
+      for (int k = 0; k < each; ++k) place[k] += (Equal ? value <= id[k] : value < id[k]) ? 1 : 0;
+    };
+    int p = slice;
+    for (; p + (unroll - 1) * slices < packets; p += unroll * slices) {
+      backend::Packet<std::int32_t, Width> value[unroll];
+      for (int u = 0; u < unroll; ++u) value[u] = backend::load_packet<Width>(from, p + u * slices);
+      for (int u = 0; u < unroll; ++u)
+        for (int i = 0; i < Width; ++i) add(value[u][i]);
     }
-    if (slice == 0)
-      for (std::int64_t i = packets * Width; i < end - begin; ++i)
-        total += (equal ? from[i] <= id : from[i] < id) ? 1 : 0;
-    return total;
+    for (; p < packets; p += slices) {
+      const auto value = backend::load_packet<Width>(from, p);
+      for (int i = 0; i < Width; ++i) add(value[i]);
+    }
+    for (std::int64_t i = std::int64_t(packets) * Width + slice; i < end - begin; i += slices) add(from[i]);
   }
 };
 
@@ -80,6 +97,7 @@ void token_order(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
   const std::int64_t tokens = impl::rows_of(ids);
   impl::require_shape(impl::is_vector(ids, tokens) && impl::is_vector(order, tokens) && tokens < INT32_MAX,
                       "token_order: ids and order must have the same length, below 2^31");
+  const backend::BesideScope<Space> beside(stream);
   const auto queue = [&](auto shape, const auto& functor) {
     launch(stream, "embedding/token_order", {backend::read(ids), backend::write(order)}, shape, functor);
   };
@@ -91,7 +109,7 @@ void token_order(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
         [&](auto width) {
           using Functor = CountPlaces<width>;
           queue(backend::Teams<Functor::threads>{impl::rounded_up_quotient(tokens, Functor::own),
-                                                 Functor::threads * sizeof(std::int32_t)},
+                                                 Functor::each * Functor::threads * sizeof(std::int32_t)},
                 Functor{ids.data(), order.data(), tokens});
         },
         ids.data());

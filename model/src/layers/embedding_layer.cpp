@@ -3,6 +3,7 @@
 
 #include <encore/kernels/dropout.hpp>
 #include <encore/kernels/embedding.hpp>
+#include <encore/kernels/initialization.hpp>
 
 namespace encore::model {
 
@@ -16,13 +17,27 @@ EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, st
   b.ids =
       builder.step.program.outline().find_buffer("microbatch." + std::to_string(microbatch) + "/ids").value();
   b.result = builder.template add<T>(name + "/result", {tokens, hidden});
+  if (builder.training()) {
+    b.order = builder.template add<std::int32_t>(name + "/order", {tokens});
+    // A tied table's gradient gets the head's share first.
+    if (!builder.model.tie_embeddings && !builder.accumulates(b.tokens)) b.cleared = b.tokens.gradient;
+  }
   const bool drops = builder.drops();
   if (drops) b.dropout_segment = builder.random_segment(microbatch, 0, RandomPlace::embedding);
   const BufferId probability = builder.scalar("dropout");
   builder.step.program.add_segment(
       {name + "/forward", Module::embedding, Phase::forward, -1, static_cast<std::int32_t>(microbatch),
-       buffers_of(b.tokens.value, value_of(b.positions), b.ids, probability), buffers_of(b.result)},
+       buffers_of(b.tokens.value, value_of(b.positions), b.ids, probability),
+       buffers_of(b.result, b.order, b.cleared)},
       [b, drops, probability, sequence = builder.shape.tokens](Execution<Space>& x) {
+        // What backward needs and no input of it waits for goes beside all that comes in between.
+        if (b.order)
+          kernels::token_order<Space>(x.stream(), x.template vector<const std::int32_t>(b.ids),
+                                      x.template vector<std::int32_t>(*b.order));
+        if (b.cleared) {
+          const backend::BesideScope<Space> beside(x.stream());
+          kernels::fill_constant<Space, G>(x.stream(), x.template vector<G>(*b.cleared), 0.0);
+        }
         kernels::embedding_forward<Space, T>(
             x.stream(), x.template vector<const std::int32_t>(b.ids),
             x.template matrix<const T>(b.tokens.value),
@@ -42,29 +57,26 @@ void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
                                const EmbeddingBuffers& b, BufferId residual) {
   const std::string name = builder.prefix(microbatch) + "embedding";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
-  const BufferId order = builder.template add<std::int32_t>(name + "/order", {tokens});
   const BufferId workspace = builder.template add<Accumulator<T>>(
       name + "/backward_workspace", {kernels::embedding_workspace_rows(tokens), hidden});
   const bool drops = builder.drops();
-  // The head has already put its share into a tied table's gradient.
+  // Forward has cleared the table's gradient, or the head has already put its share into it.
   const bool accumulate_tokens = builder.accumulates(b.tokens);
   const bool accumulate_positions = b.positions && builder.accumulates(*b.positions);
   const BufferId probability = builder.scalar("dropout");
   builder.step.program.add_segment(
       {name + "/backward", Module::embedding, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
-       buffers_of(b.ids, probability, residual),
-       buffers_of(residual, order, workspace, b.tokens.gradient, gradient_of(b.positions))},
+       buffers_of(b.ids, b.order, probability, residual),
+       buffers_of(residual, workspace, b.tokens.gradient, gradient_of(b.positions))},
       [=, sequence = builder.shape.tokens](Execution<Space>& x) {
         if (drops)
           kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
                                               x.template matrix<T>(residual),
                                               x.template pointer<const double>(probability),
                                               x.device().random().state("default"), b.dropout_segment);
-        kernels::token_order<Space>(x.stream(), x.template vector<const std::int32_t>(b.ids),
-                                    x.template vector<std::int32_t>(order));
         kernels::embedding_backward<Space, T, G>(
             x.stream(), x.template vector<const std::int32_t>(b.ids),
-            x.template vector<const std::int32_t>(order), x.template matrix<const T>(residual),
+            x.template vector<const std::int32_t>(*b.order), x.template matrix<const T>(residual),
             x.template matrix<G>(*b.tokens.gradient), x.template matrix<Accumulator<T>>(workspace),
             accumulate_tokens);
         if (b.positions)

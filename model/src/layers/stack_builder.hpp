@@ -243,6 +243,8 @@ struct EmbeddingBuffers {
   std::optional<ParameterBuffers> positions;
   BufferId ids;
   BufferId result;
+  std::optional<BufferId> order;    ///< of the ids, for backward
+  std::optional<BufferId> cleared;  ///< the table's gradient, if forward has to clear it
   std::uint32_t dropout_segment = 0;
 };
 
