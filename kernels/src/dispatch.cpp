@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/kernels/dispatch.hpp>
 
+#include "lanes.hpp"
 #include "shapes.hpp"
 
 namespace encore::kernels {
@@ -10,6 +11,9 @@ namespace {
 /// Pairs are cut into tiles of whole chunks. A chunk has as many pairs as a GPU's team has threads.
 constexpr int chunk_pairs = 256;
 constexpr std::int64_t most_tiles = 128;
+/// What one team of a GPU places sooner than two launches do.
+constexpr int lone_threads = 1024;
+constexpr std::int64_t most_lone_pairs = 2048, most_lone_experts = 256;
 
 std::int64_t tile_pairs_of(std::int64_t pairs) {
   const std::int64_t chunks = impl::rounded_up_quotient(pairs, chunk_pairs * most_tiles);
@@ -53,8 +57,12 @@ struct CountTiles {
 };
 
 /// Second phase: every team adds up the counts for itself, which is cheaper than one launch more, and gives
-/// the pairs of its tile their rows.
+/// the pairs of its tile their rows. A GPU's lone team, which has no tile_counts, counts the pairs itself. Counts are
+/// read in packets of Width experts.
+template <int Threads, int Width>
 struct PlacePairs {
+  static constexpr int warps = Threads / impl::Warp::lanes;
+
   Pairs pairs;
   const std::int32_t* tile_counts;
   std::int64_t tiles, experts, capacity, rows;
@@ -64,20 +72,25 @@ struct PlacePairs {
   std::int32_t* row_of;
   std::int32_t* needed;
 
-  std::size_t scratch_bytes() const { return (2 * chunk_pairs + 3 * experts) * sizeof(std::int32_t); }
+  std::size_t scratch_bytes() const {
+    const std::int64_t parts = tile_counts == nullptr ? 0 : 2 * Threads * Width, by_warp = warps * experts;
+    return (3 * experts + (parts > by_warp ? parts : by_warp)) * sizeof(std::int32_t);
+  }
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    // The chunk comes first: it is read in packets.
-    auto* chunk = team.template scratch<std::int32_t>();
-    std::int32_t* totals = chunk + 2 * chunk_pairs;  ///< pairs of each expert
-    std::int32_t* starts = totals + experts;         ///< pairs of the experts before it
+    auto* totals = team.template scratch<std::int32_t>();  ///< pairs of each expert
+    std::int32_t* starts = totals + experts;               ///< pairs of the experts before it
     std::int32_t* next = starts + experts;  ///< row, within its expert, of the tile's next pair of each
-    add_tiles(team, chunk, totals, next);
+    std::int32_t* parts = next + experts;   ///< sums of threads, then pairs of each expert in each warp
+    if (tile_counts == nullptr)
+      count_pairs(team, totals, next);
+    else
+      add_tiles(team, parts, totals, next);
     add_experts(team, totals, starts);
     team.barrier();
     if (team.league_rank() == 0) describe(team, totals, starts);
-    place(team, chunk, starts, next);
+    place(team, parts, starts, next);
     mark_unused(team, totals, starts);
   }
 
@@ -92,6 +105,21 @@ struct PlacePairs {
     return clipped(begin + total);
   }
   KOKKOS_FUNCTION std::int64_t clipped(std::int64_t row) const { return row < rows ? row : rows; }
+
+  template <class Team>
+  KOKKOS_FUNCTION void count_pairs(const Team& team, std::int32_t* totals, std::int32_t* before) const {
+    if constexpr (!impl::is_host_team<Team>) {
+      team.for_each(experts, [=](std::int64_t e) { totals[e] = before[e] = 0; });
+      team.barrier();
+      for (std::int64_t first = 0; first < pairs.count; first += Threads) {
+        const std::int64_t pair = first + team.rank();
+        const std::int32_t expert = pair < pairs.count ? pairs.experts[pair] : -1;
+        const auto matches = impl::Warp::matching(expert);
+        if (expert >= 0 && matches.earlier == 0) Kokkos::atomic_add(&totals[expert], matches.all);
+      }
+      team.barrier();
+    }
+  }
 
   /// totals: over all tiles; before: over those before this team's.
   template <class Team>
@@ -108,30 +136,46 @@ struct PlacePairs {
       }
     } else {
       int columns = 1;
-      while (columns < Team::size() && columns < experts) columns *= 2;
-      const int lanes = Team::size() / columns, x = team.rank() % columns, y = team.rank() / columns;
-      for (std::int64_t first = 0; first < experts; first += columns) {
-        const std::int64_t e = first + x;
-        std::int32_t all = 0, earlier = 0;
-        if (e < experts) {
-          for (std::int64_t tile = y; tile < tiles; tile += lanes) {
-            const std::int32_t count = tile_counts[tile * experts + e];
-            all += count;
-            earlier += tile < own ? count : 0;
-          }
-        }
-        parts[team.rank()] = all;
-        parts[Team::size() + team.rank()] = earlier;
+      while (columns < Threads && columns * Width < experts) columns *= 2;
+      const int lanes = Threads / columns, x = team.rank() % columns, y = team.rank() / columns;
+      using Counts = backend::Packet<std::int32_t, Width>;
+      for (std::int64_t first = 0; first < experts; first += columns * Width) {
+        const std::int64_t e = first + x * Width;
+        Counts all{}, earlier{};
+        if (e < experts) sum_tiles(own, e, y, lanes, all, earlier);
+        backend::store_packet(parts, team.rank(), all);
+        backend::store_packet(parts + Threads * Width, team.rank(), earlier);
         team.barrier();
-        if (y == 0 && e < experts) {
-          for (int lane = 1; lane < lanes; ++lane) {
-            all += parts[lane * columns + x];
-            earlier += parts[Team::size() + lane * columns + x];
+        for (int c = team.rank(); c < columns * Width && first + c < experts; c += Threads) {
+          std::int32_t total = 0, sum = 0;
+          for (int lane = 0; lane < lanes; ++lane) {
+            total += parts[lane * columns * Width + c];
+            sum += parts[(Threads + lane * columns) * Width + c];
           }
-          totals[e] = all;
-          before[e] = earlier;
+          totals[first + c] = total;
+          before[first + c] = sum;
         }
         team.barrier();
+      }
+    }
+  }
+
+  /// Over the tiles y, y + lanes, ...
+  KOKKOS_FUNCTION void sum_tiles(std::int64_t own, std::int64_t expert, int y, int lanes,
+                                 backend::Packet<std::int32_t, Width>& all,
+                                 backend::Packet<std::int32_t, Width>& earlier) const {
+    constexpr int tiles_in_flight = 8;
+    const int count = static_cast<int>(tiles);
+    for (int tile = y; tile < count; tile += tiles_in_flight * lanes) {
+      backend::Packet<std::int32_t, Width> in[tiles_in_flight] = {};
+      for (int u = 0; u < tiles_in_flight; ++u)
+        if (tile + u * lanes < count)
+          in[u] = backend::load_packet<Width>(tile_counts + (tile + u * lanes) * experts + expert);
+      for (int u = 0; u < tiles_in_flight; ++u) {
+        for (int i = 0; i < Width; ++i) {
+          all[i] += in[u][i];
+          earlier[i] += tile + u * lanes < own ? in[u][i] : 0;
+        }
       }
     }
   }
@@ -144,12 +188,13 @@ struct PlacePairs {
         starts[e] = sum;
         sum += totals[e];
       }
-    } else {
-      // All threads read the same entry at a time, which costs a warp one access.
-      for (std::int64_t e = team.rank(); e < experts; e += Team::size()) {
-        std::int32_t sum = 0;
-        for (std::int64_t other = 0; other < experts; ++other) sum += other < e ? totals[other] : 0;
-        starts[e] = sum;
+    } else if (team.rank() < impl::Warp::lanes) {
+      std::int32_t sum = 0;
+      for (std::int64_t first = 0; first < experts; first += impl::Warp::lanes) {
+        const std::int64_t e = first + team.rank();
+        const std::int32_t total = e < experts ? totals[e] : 0, up_to = impl::Warp::inclusive_sum(total);
+        if (e < experts) starts[e] = sum + up_to - total;
+        sum += impl::Warp::of_last_lane(up_to);
       }
     }
   }
@@ -177,7 +222,7 @@ struct PlacePairs {
   }
 
   template <class Team>
-  KOKKOS_FUNCTION void place(const Team& team, std::int32_t* chunk, const std::int32_t* starts,
+  KOKKOS_FUNCTION void place(const Team& team, std::int32_t* by_warp, const std::int32_t* starts,
                              std::int32_t* next) const {
     const std::int64_t begin = pairs.begin_of(team.league_rank()), end = pairs.end_of(team.league_rank());
     if constexpr (impl::is_host_team<Team>) {
@@ -189,25 +234,32 @@ struct PlacePairs {
           store(pair, expert, next[expert]++, starts);
       }
     } else {
-      for (std::int64_t first = begin; first < end; first += chunk_pairs) {
+      const int warp = team.rank() / impl::Warp::lanes;
+      team.for_each(warps * experts, [=](std::int64_t i) { by_warp[i] = 0; });
+      team.barrier();
+      for (std::int64_t first = begin; first < end; first += Threads) {
         const std::int64_t pair = first + team.rank();
         const std::int32_t expert = pair < end ? pairs.experts[pair] : -1;
-        chunk[team.rank()] = expert;
+        const auto matches = impl::Warp::matching(expert);
+        const bool is_first = expert >= 0 && matches.earlier == 0;
+        if (is_first) by_warp[warp * experts + expert] = matches.all;
         team.barrier();
-        std::int32_t earlier = 0, all = 0;
-        for (int p = 0; p < chunk_pairs / 4; ++p) {
-          const auto other = backend::load_packet<4>(chunk, p);
-          for (int i = 0; i < 4; ++i) {
-            all += other[i] == expert ? 1 : 0;
-            earlier += other[i] == expert && 4 * p + i < team.rank() ? 1 : 0;
+        std::int32_t earlier = matches.earlier, all = 0;
+        if (expert >= 0) {
+          for (int other = 0; other < warps; ++other) {
+            const std::int32_t count = by_warp[other * experts + expert];
+            all += count;
+            earlier += other < warp ? count : 0;
           }
-        }
-        if (expert >= 0)
           store(pair, expert, next[expert] + earlier, starts);
-        else if (pair < end)
+        } else if (pair < end) {
           row_of[pair] = -1;
+        }
+        if (first + Threads >= end) continue;
         team.barrier();
+        if (is_first) by_warp[warp * experts + expert] = 0;
         if (expert >= 0 && earlier + 1 == all) next[expert] += all;
+        team.barrier();
       }
     }
   }
@@ -254,26 +306,32 @@ void dispatch(Stream<Space>& stream, Matrix<const std::int32_t, Space> experts, 
   const std::int64_t tiles = dispatch_workspace_rows(tokens, topk);
   impl::require_shape(impl::has_rows(workspace, tiles, count),
                       "dispatch: the workspace must be [dispatch_workspace_rows(tokens, topk), experts]");
-  const Pairs all{experts.data(), pairs, tile_pairs_of(pairs)};
+  const bool lone = !backend::is_host_space<Space> && pairs <= most_lone_pairs && count <= most_lone_experts;
+  const Pairs all{experts.data(), pairs, lone ? most_lone_pairs : tile_pairs_of(pairs)};
+  const auto place = [&](auto threads, auto width) {
+    const PlacePairs<threads, width> functor{all,
+                                             lone ? nullptr : workspace.data(),
+                                             lone ? 1 : tiles,
+                                             count,
+                                             capacity,
+                                             row_count,
+                                             rows.begins.data(),
+                                             rows.ends.data(),
+                                             rows.source.data(),
+                                             rows.row_of.data(),
+                                             rows.needed};
+    launch(stream, "dispatch/place",
+           {backend::read(experts), backend::read(workspace.data(), lone ? 0 : workspace.span()),
+            backend::write(rows.begins), backend::write(rows.ends), backend::write(rows.source),
+            backend::write(rows.row_of), backend::write(rows.needed, 1)},
+           backend::Teams<threads>{functor.tiles, functor.scratch_bytes()}, functor);
+  };
+  if (lone) return place(impl::WidthConstant<lone_threads>{}, impl::WidthConstant<1>{});
   launch(stream, "dispatch/count", {backend::read(experts), backend::write(workspace)},
          backend::Teams<chunk_pairs>{tiles, count * sizeof(std::int32_t)},
          CountTiles{all, workspace.data(), count});
-  const PlacePairs place{all,
-                         workspace.data(),
-                         tiles,
-                         count,
-                         capacity,
-                         row_count,
-                         rows.begins.data(),
-                         rows.ends.data(),
-                         rows.source.data(),
-                         rows.row_of.data(),
-                         rows.needed};
-  launch(stream, "dispatch/place",
-         {backend::read(experts), backend::read(workspace), backend::write(rows.begins),
-          backend::write(rows.ends), backend::write(rows.source), backend::write(rows.row_of),
-          backend::write(rows.needed, 1)},
-         backend::Teams<chunk_pairs>{tiles, place.scratch_bytes()}, place);
+  impl::with_packet_width<Space>(
+      count, [&](auto width) { place(impl::WidthConstant<chunk_pairs>{}, width); }, workspace.data());
 }
 
 #define ENCORE_INSTANTIATE(SPACE)                                                                \

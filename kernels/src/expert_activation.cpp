@@ -2,6 +2,7 @@
 #include <encore/kernels/expert_activation.hpp>
 
 #include "activation_formulas.hpp"
+#include "lanes.hpp"
 #include "row_packets.hpp"
 
 namespace encore::kernels {
@@ -76,12 +77,36 @@ struct ActivationForward {
   }
 };
 
-/// One team a row, whose weight gets the row's dot product; the teams behind the last row clear the gradients
-/// of pairs without one.
-template <int Threads, int Width, bool Interleaved, class Formula, class T>
+/// Both columns of a packet, or the one where there is no up.
+template <int Width, bool Interleaved, class Formula, class T>
+struct RaisedPackets {
+  static constexpr bool gated = Formula::gated;
+  using Values = std::conditional_t<gated, GatePackets<Width, Interleaved, T>, backend::Packet<T, Width>>;
+
+  KOKKOS_FUNCTION static Values load(const T* raised, std::int64_t row, std::int64_t ffn,
+                                     std::int64_t packet) {
+    if constexpr (gated)
+      return Values::load(raised + row * 2 * ffn, ffn, packet);
+    else
+      return backend::load_packet<Width>(raised + row * ffn, packet);
+  }
+  KOKKOS_FUNCTION static void store(T* raised, std::int64_t row, std::int64_t ffn, std::int64_t packet,
+                                    const Values& values) {
+    if constexpr (gated)
+      values.store(raised + row * 2 * ffn, ffn, packet);
+    else
+      backend::store_packet(raised + row * ffn, packet, values);
+  }
+};
+
+/// `Lanes` threads of a GPU's team take a row, whose weight gets the row's dot product; a host team takes one row. The
+/// teams behind the last row clear the gradients of pairs without one.
+template <int Threads, int Lanes, int Width, bool Interleaved, class Formula, class T>
 struct ActivationBackward {
   using A = Accumulator<T>;
+  using Raised = RaisedPackets<Width, Interleaved, Formula, T>;
   static constexpr std::int64_t cleared_pairs = 1024;
+  static constexpr int packets_in_flight = 3;  ///< that a thread loads before it works on them
 
   Formula formula;
   const T* raised;
@@ -93,46 +118,85 @@ struct ActivationBackward {
   A* weight_gradient;
   std::int64_t rows, pairs, ffn;
 
+  static std::int64_t teams_of(std::int64_t rows, bool on_host) {
+    return on_host ? rows : impl::rounded_up_quotient(rows, Threads / Lanes);
+  }
+
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const std::int64_t row = team.league_rank();
-    if (row >= rows) return clear_pairs(team, (row - rows) * cleared_pairs);
-    const std::int32_t pair = source[row];
-    if (pair < 0) return;
-    const ActivationBackward local = *this;
-    const A weight = weights[pair];
-    const A product = team.template sum_over<A>(
-        ffn / Width, [=](std::int64_t packet) { return local.do_packet(row, packet, weight); });
-    if (team.rank() == 0) weight_gradient[pair] = product;
+    constexpr bool on_host = impl::is_host_team<Team>;
+    const std::int64_t first_clearing = on_host ? rows : impl::rounded_up_quotient(rows, Threads / Lanes);
+    if (team.league_rank() >= first_clearing)
+      return clear_pairs(team, (team.league_rank() - first_clearing) * cleared_pairs);
+    if constexpr (on_host) {
+      const std::int64_t row = team.league_rank();
+      const std::int32_t pair = source[row];
+      if (pair < 0) return;
+      const ActivationBackward local = *this;
+      const A weight = weights[pair];
+      weight_gradient[pair] = team.template sum_over<A>(ffn / Width, [=](std::int64_t packet) {
+        return local.do_packet(row, packet, local.load(row, packet), weight);
+      });
+    } else {
+      const std::int64_t row = team.league_rank() * (Threads / Lanes) + team.rank() / Lanes;
+      const int lane = team.rank() % Lanes;
+      const std::int32_t pair = row < rows ? source[row] : -1;
+      const A own = pair < 0 ? A(0) : do_share(row, pair, lane);
+      A product;
+      if constexpr (Lanes == Threads)
+        product = team.sum(own);
+      else
+        product = impl::LaneGroups<Lanes, Team>(team).sum(own);
+      if (lane == 0 && pair >= 0) weight_gradient[pair] = product;
+    }
   }
 
  private:
-  /// The packet's part of the dot product.
-  KOKKOS_FUNCTION A do_packet(std::int64_t row, std::int64_t packet, A weight) const {
-    const auto gradient = backend::load_packet<Width>(activated_gradient + row * ffn, packet);
+  struct Loaded {
+    backend::Packet<T, Width> gradient;
+    typename Raised::Values raised;
+  };
+
+  KOKKOS_FUNCTION Loaded load(std::int64_t row, std::int64_t packet) const {
+    return {backend::load_packet<Width>(activated_gradient + row * ffn, packet),
+            Raised::load(raised, row, ffn, packet)};
+  }
+
+  /// A lane's part of the dot product.
+  KOKKOS_FUNCTION A do_share(std::int64_t row, std::int32_t pair, int lane) const {
+    const std::int64_t packets = ffn / Width;
+    const A weight = weights[pair];
     A product(0);
-    if constexpr (Formula::gated) {
-      using Pair = GatePackets<Width, Interleaved, T>;
-      const auto in = Pair::load(raised + row * 2 * ffn, ffn, packet);
-      Pair out;
-      for (int i = 0; i < Width; ++i) {
-        const A upstream = static_cast<A>(gradient[i]), weighted = weight * upstream;
-        const auto slopes = formula.slopes(static_cast<A>(in.gate[i]), static_cast<A>(in.up[i]));
+    for (std::int64_t first = lane; first < packets; first += packets_in_flight * Lanes) {
+      Loaded in[packets_in_flight];
+      for (int u = 0; u < packets_in_flight; ++u)
+        if (first + u * Lanes < packets) in[u] = load(row, first + u * Lanes);
+      for (int u = 0; u < packets_in_flight; ++u)
+        if (first + u * Lanes < packets) product += do_packet(row, first + u * Lanes, in[u], weight);
+    }
+    return product;
+  }
+
+  /// The packet's part of the dot product.
+  KOKKOS_FUNCTION A do_packet(std::int64_t row, std::int64_t packet, const Loaded& in, A weight) const {
+    A product(0);
+    typename Raised::Values out;
+    for (int i = 0; i < Width; ++i) {
+      const A upstream = static_cast<A>(in.gradient[i]);
+      if constexpr (Formula::gated) {
+        const A weighted = weight * upstream;
+        const auto slopes =
+            formula.slopes(static_cast<A>(in.raised.gate[i]), static_cast<A>(in.raised.up[i]));
         product += upstream * slopes.value;
         out.gate[i] = static_cast<T>(weighted * slopes.gate);
         out.up[i] = static_cast<T>(weighted * slopes.up);
-      }
-      out.store(raised_gradient + row * 2 * ffn, ffn, packet);
-    } else {
-      const auto in = backend::load_packet<Width>(raised + row * ffn, packet);
-      backend::Packet<T, Width> out;
-      for (int i = 0; i < Width; ++i) {
-        const A upstream = static_cast<A>(gradient[i]), x = static_cast<A>(in[i]);
+      } else {
+        const A x = static_cast<A>(in.raised[i]);
         product += upstream * formula.value(x);
         out[i] = static_cast<T>(weight * upstream * formula.slope(x));
       }
-      backend::store_packet(raised_gradient + row * ffn, packet, out);
     }
+    Raised::store(raised_gradient, row, ffn, packet, out);
     return product;
   }
 
@@ -211,24 +275,25 @@ void expert_activation_backward(Stream<Space>& stream, const ExpertActivation& a
     impl::with_packet_width<Space>(
         ffn,
         [&](auto width) {
-          const auto queue = [&](auto threads) {
-            using Functor = ActivationBackward<decltype(threads)::value, decltype(width)::value,
+          const auto queue = [&](auto lanes) {
+            constexpr int threads = 128;
+            using Functor = ActivationBackward<threads, decltype(lanes)::value, decltype(width)::value,
                                                decltype(interleaved)::value, decltype(formula), T>;
             launch(stream, "expert_activation/backward",
                    {backend::read(raised), backend::read(activated_gradient), backend::read(source),
                     backend::read(row_of), backend::read(weights), backend::write(raised_gradient),
                     backend::write(weight_gradient)},
-                   backend::Teams<decltype(threads)::value>{
-                       rows + impl::rounded_up_quotient(tokens * topk, Functor::cleared_pairs)},
+                   backend::Teams<threads>{Functor::teams_of(rows, backend::is_host_space<Space>) +
+                                           impl::rounded_up_quotient(tokens * topk, Functor::cleared_pairs)},
                    Functor{formula, raised.data(), activated_gradient.data(), source.data(), row_of.data(),
                            weights.data(), raised_gradient.data(), weight_gradient.data(), rows,
                            tokens * topk, ffn});
           };
-          // A warp a row where it has a few packets a thread: its sum then needs no barrier.
-          if (backend::is_host_space<Space> || ffn / width <= 256)
+          // A warp a row needs no barrier, but fills a GPU with many rows only.
+          if (rows >= 8192)
             queue(impl::WidthConstant<32>{});
           else
-            queue(impl::WidthConstant<256>{});
+            queue(impl::WidthConstant<128>{});
         },
         raised.data(), activated_gradient.data(), raised_gradient.data());
   });

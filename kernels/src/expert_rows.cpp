@@ -8,23 +8,46 @@ namespace encore::kernels {
 
 namespace {
 
-template <int Width, class T>
-struct GatherRows {
-  const T* input;
-  const std::int32_t* source;
-  T* output;
-  std::int64_t topk, hidden;
+constexpr int rows_in_flight = 8;  ///< that a GPU thread loads before it adds them
+constexpr int host_columns = 64;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t row, std::int64_t packet) const {
-    const std::int32_t pair = source[row];
-    if (pair < 0) return;
-    const T* from = input + impl::quotient(pair, topk) * hidden;
-    backend::store_packet(output + row * hidden, packet, backend::load_packet<Width>(from, packet));
+/// Where the next rows of a token lie: -1 behind its last one.
+struct PlacesInFlight {
+  std::int32_t value[rows_in_flight];
+
+  KOKKOS_FUNCTION PlacesInFlight(const std::int32_t* own, std::int64_t first, std::int64_t topk) {
+    for (int u = 0; u < rows_in_flight; ++u) value[u] = first + u < topk ? own[first + u] : -1;
   }
 };
 
-constexpr int rows_in_flight = 4;  ///< that a GPU thread loads before it adds them
-constexpr int host_columns = 64;
+/// A token is read once, however many rows it becomes.
+template <int Width, class T>
+struct GatherRows {
+  const T* input;
+  const std::int32_t* row_of;
+  T* output;
+  std::int64_t topk, hidden;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t token, std::int64_t packet) const {
+    const auto value = backend::load_packet<Width>(input + token * hidden, packet);
+    for (std::int64_t k = 0; k < topk; k += rows_in_flight) {
+      const PlacesInFlight place(row_of + token * topk, k, topk);
+      for (int u = 0; u < rows_in_flight; ++u)
+        if (place.value[u] >= 0) backend::store_packet(output + place.value[u] * hidden, packet, value);
+    }
+  }
+
+  KOKKOS_FUNCTION void do_row(std::int64_t token) const {
+    const T* from = input + token * hidden;
+    for (std::int64_t k = 0; k < topk; ++k) {
+      const std::int32_t row = row_of[token * topk + k];
+      if (row < 0) continue;
+      T* to = output + row * hidden;
+#pragma GCC ivdep
+      for (std::int64_t c = 0; c < hidden; ++c) to[c] = from[c];
+    }
+  }
+};
 
 /// output[t] = the sum of the token's rows, plus up to two addends.
 template <int Width, class T>
@@ -39,17 +62,20 @@ struct CombineRows {
   std::int64_t topk, hidden;
 
   KOKKOS_FUNCTION void operator()(std::int64_t token, std::int64_t packet) const {
-    const std::int32_t* own = row_of + token * topk;
+    using Values = backend::Packet<T, Width>;
+    Values addends[2] = {};
+    if (first != nullptr) addends[0] = backend::load_packet<Width>(first + token * hidden, packet);
+    if (second != nullptr) addends[1] = backend::load_packet<Width>(second + token * hidden, packet);
     A sum[Width] = {};
     for (std::int64_t k = 0; k < topk; k += rows_in_flight) {
-      backend::Packet<T, Width> value[rows_in_flight] = {};
+      const PlacesInFlight place(row_of + token * topk, k, topk);
+      Values value[rows_in_flight] = {};
       for (int u = 0; u < rows_in_flight; ++u)
-        if (k + u < topk && own[k + u] >= 0)
-          value[u] = backend::load_packet<Width>(rows + own[k + u] * hidden, packet);
+        if (place.value[u] >= 0)
+          value[u] = backend::load_packet<Width>(rows + place.value[u] * hidden, packet);
       for (int u = 0; u < rows_in_flight; ++u) add(sum, value[u]);
     }
-    if (first != nullptr) add(sum, backend::load_packet<Width>(first + token * hidden, packet));
-    if (second != nullptr) add(sum, backend::load_packet<Width>(second + token * hidden, packet));
+    for (const Values& addend : addends) add(sum, addend);
     backend::Packet<T, Width> result;
     for (int i = 0; i < Width; ++i) result[i] = static_cast<T>(sum[i]);
     backend::store_packet(output + token * hidden, packet, result);
@@ -104,20 +130,21 @@ void combine_rows(Stream<Space>& stream, const char* label, Matrix<const T, Spac
 
 template <class Space, class T>
 void gather_rows(Stream<Space>& stream, Matrix<const T, Space> input,
-                 Vector<const std::int32_t, Space> source, std::int64_t topk, Matrix<T, Space> output) {
-  const std::int64_t rows = impl::rows_of(output), hidden = impl::columns_of(output);
+                 Matrix<const std::int32_t, Space> row_of, Matrix<T, Space> output) {
+  const std::int64_t tokens = impl::rows_of(input), hidden = impl::columns_of(input);
+  const std::int64_t topk = impl::columns_of(row_of);
   impl::require_shape(
-      impl::has_rows(input, 0, hidden) && impl::is_vector(source, rows) &&
-          impl::is_matrix(output, rows, hidden) && topk >= 1,
-      "gather_rows: input must be [tokens, hidden] and source [rows] where output is [rows, hidden], "
-      "and topk 1 at least");
+      impl::is_matrix(input, tokens, hidden) && impl::is_matrix(row_of, tokens, topk) &&
+          impl::has_rows(output, 0, hidden),
+      "gather_rows: output must be [rows, hidden] and row_of [tokens, topk] where input is [tokens, hidden]");
+  if (impl::rows_of(output) == 0) return;
   impl::with_packet_width<Space>(
       hidden,
       [&](auto width) {
         impl::launch_row_packets(
-            stream, "dispatch/gather", {backend::read(input), backend::read(source), backend::write(output)},
-            rows, hidden / width,
-            GatherRows<width, T>{input.data(), source.data(), output.data(), topk, hidden});
+            stream, "dispatch/gather", {backend::read(input), backend::read(row_of), backend::write(output)},
+            tokens, hidden / width,
+            GatherRows<width, T>{input.data(), row_of.data(), output.data(), topk, hidden});
       },
       input.data(), output.data());
 }
@@ -155,7 +182,7 @@ void combine_forward(Stream<Space>& stream, Matrix<const T, Space> expert_output
 
 #define ENCORE_INSTANTIATE(SPACE, T)                                                                       \
   template void gather_rows<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>,                              \
-                                      Vector<const std::int32_t, SPACE>, std::int64_t, Matrix<T, SPACE>);  \
+                                      Matrix<const std::int32_t, SPACE>, Matrix<T, SPACE>);                \
   template void gather_rows_backward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>,                     \
                                                Matrix<const std::int32_t, SPACE>, Matrix<T, SPACE>, bool); \
   template void combine_forward<SPACE, T>(Stream<SPACE>&, Matrix<const T, SPACE>,                          \

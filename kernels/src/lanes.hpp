@@ -29,4 +29,42 @@ struct LaneGroups {
   }
 };
 
+/// A warp of a GPU's team: all its lanes must call each function. On a host, where nothing calls them, one lane.
+struct Warp {
+  static constexpr int lanes = 32;
+
+  struct Matches {
+    int earlier;  ///< lanes before the caller's that have its key
+    int all;      ///< lanes that have it
+  };
+
+  KOKKOS_FUNCTION static Matches matching(std::int32_t key) {
+#if defined(__CUDA_ARCH__)
+    const unsigned same = __match_any_sync(0xffffffffU, key);
+    return {__popc(same & ((1U << (threadIdx.x % 32U)) - 1U)), __popc(same)};
+#else
+    (void)key;
+    return {0, 1};
+#endif
+  }
+
+  /// Over the caller's lane and those before it.
+  KOKKOS_FUNCTION static std::int32_t inclusive_sum(std::int32_t value) {
+#if defined(__CUDA_ARCH__)
+    for (int offset = 1; offset < lanes; offset *= 2) {
+      const std::int32_t before = __shfl_up_sync(0xffffffffU, value, offset);
+      if (static_cast<int>(threadIdx.x % 32U) >= offset) value += before;
+    }
+#endif
+    return value;
+  }
+
+  KOKKOS_FUNCTION static std::int32_t of_last_lane(std::int32_t value) {
+#if defined(__CUDA_ARCH__)
+    value = __shfl_sync(0xffffffffU, value, lanes - 1);
+#endif
+    return value;
+  }
+};
+
 }  // namespace encore::kernels::impl

@@ -102,9 +102,7 @@ TEST_CASE("gathered rows are those of their pairs' tokens, and rows without a so
         const auto rows = input_rows(run, routing);
         const auto input = run.template input<T>(x, hidden);
         const auto output = run.template output<T>(routing.rows, hidden);
-        const auto queue = [&] {
-          kernels::gather_rows<Space, T>(run.stream(), input, rows.source, routing.topk, output);
-        };
+        const auto queue = [&] { kernels::gather_rows<Space, T>(run.stream(), input, rows.row_of, output); };
         if (routing.rows == 0) {
           queue();
           continue;
@@ -166,7 +164,7 @@ TEST_CASE("dispatch refuses shapes that do not fit before anything runs") {
     CHECK_THROWS_AS(kernels::dispatch<Space>(run.stream(), experts, 8, rows, workspace), ConfigurationError);
     CHECK_THROWS_AS(kernels::dispatch<Space>(run.stream(), experts, 0, rows, narrow), ConfigurationError);
     const auto input = run.template output<float>(10, 6), output = run.template output<float>(31, 5);
-    CHECK_THROWS_AS((kernels::gather_rows<Space, float>(run.stream(), input, rows.source, 2, output)),
+    CHECK_THROWS_AS((kernels::gather_rows<Space, float>(run.stream(), input, rows.row_of, output)),
                     ConfigurationError);
     CHECK(run.stream().counters().launches == 0);
   });

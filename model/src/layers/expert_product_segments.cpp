@@ -88,8 +88,8 @@ void append_expert_products(StackBuilder<Space, T, G>& builder, const ExpertPlac
   b.activated = builder.template add_expert_rows<T>(name + "/activated", {g.rows, g.ffn});
   if (with_outputs) b.outputs = builder.template add_expert_rows<T>(name + "/outputs", {g.rows, g.hidden});
   Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_experts);
-  segment.reads = buffers_of(b.normalized, b.begins, b.ends, b.source, b.weights, b.experts, b.up.value,
-                             value_of(b.up_bias));
+  segment.reads = buffers_of(b.normalized, b.begins, b.ends, b.source, b.row_of, b.weights, b.experts,
+                             b.up.value, value_of(b.up_bias));
   segment.writes = buffers_of(permuted, b.raised, b.activated);
   if (with_outputs) {
     append(segment.reads, b.down.value);
@@ -99,7 +99,8 @@ void append_expert_products(StackBuilder<Space, T, G>& builder, const ExpertPlac
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     const auto source = x.template vector<const std::int32_t>(b.source);
     const auto weights = x.template matrix<const A>(b.weights);
-    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized), source, g.rules.topk,
+    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized),
+                                   x.template matrix<const std::int32_t>(b.row_of),
                                    x.template matrix<T>(permuted));
     expert_product<Space, T>(x, "encore::moe::up", b, g, permuted, b.up.value, true, b.raised,
                              value_of(b.up_bias));
@@ -145,16 +146,15 @@ void append_expert_combine_backward(StackBuilder<Space, T, G>& builder, const Ex
                                     const ExpertBuffers& b, const ExpertGradients& gradients,
                                     BufferId residual) {
   using Ops = Operations<Space, T>;
-  const std::int64_t topk = builder.model.topk;
   const BufferId probability = builder.scalar("dropout");
   Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_combine);
-  segment.reads = buffers_of(residual, b.source, probability);
+  segment.reads = buffers_of(residual, b.row_of, probability);
   segment.writes = buffers_of(gradients.output.dropped, gradients.output.kept, gradients.rows);
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     Ops::fill_branch_gradient(x, "encore::moe::output_gradient", gradients.output, residual, probability,
                               b.dropout_segment);
     kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(gradients.output.value),
-                                   x.template vector<const std::int32_t>(b.source), topk,
+                                   x.template matrix<const std::int32_t>(b.row_of),
                                    x.template matrix<T>(gradients.rows));
   });
 }
@@ -217,7 +217,8 @@ void append_expert_products_backward(StackBuilder<Space, T, G>& builder, const E
                                                      experts, weights_gradient);
     }
     if (b.up_bias) bias_gradient(*b.up_bias, b.raised, false);
-    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized), source, g.rules.topk,
+    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized),
+                                   x.template matrix<const std::int32_t>(b.row_of),
                                    x.template matrix<T>(permuted));
     expert_weight_gradient<Space, T, G>(x, "encore::moe::up_wgrad", b, g, permuted, b.raised, *b.up.gradient,
                                         accumulate);

@@ -26,17 +26,18 @@ std::int64_t dispatch_workspace_rows(std::int64_t tokens, std::int64_t topk);
 /// capacity C > 0: expert e owns rows [e C, (e + 1) C), keeps its first C pairs and drops the others; R >= E
 /// C.
 /// experts [N, K], each in [-1, E), -1: no expert; workspace [dispatch_workspace_rows(N, K), E]. Every entry
-/// of `rows` is written. Throws ConfigurationError if the shapes do not fit. May be captured; two launches.
+/// of `rows` is written. Throws ConfigurationError if the shapes do not fit. May be captured; one or two
+/// launches.
 template <class Space>
 void dispatch(Stream<Space>& stream, Matrix<const std::int32_t, Space> experts, std::int64_t capacity,
               const ExpertRows<Space>& rows, Matrix<std::int32_t, Space> workspace);
 
-/// output[r] = input[source[r] / K] for rows with a source; the others are not touched. Forward it brings the
-/// tokens to their experts; with the gradient of combine_forward's output it is the backward of that.
-/// input [N, hidden]; source [R]; output [R, hidden]. May be captured.
+/// output[row_of[t, k]] = input[t]; rows without a source are not touched. Forward it brings the tokens to their
+/// experts; with the gradient of combine_forward's output it is the backward of that.
+/// input [N, hidden]; row_of [N, K]; output [R, hidden]. May be captured.
 template <class Space, class T>
 void gather_rows(Stream<Space>& stream, Matrix<const T, Space> input,
-                 Vector<const std::int32_t, Space> source, std::int64_t topk, Matrix<T, Space> output);
+                 Matrix<const std::int32_t, Space> row_of, Matrix<T, Space> output);
 
 /// The backward of gather_rows: input_gradient[t] (+)= sum over k, in order, of rows_gradient[row_of[t, k]];
 /// a token without rows gets zero unless `accumulate`.
