@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grouped_cutlass.hpp"
 #include "grouped_kernels_cuda.hpp"
-#include "grouped_setup_cuda.hpp"
-#include "load_by_capture_cuda.hpp"
 
 #include <encore/backend/blas_workspace.hpp>
-#include <encore/backend/memory.hpp>
+#include <encore/backend/packet.hpp>
 #include <encore/backend/recorded_resource.hpp>
 
 #include <algorithm>
@@ -16,9 +14,6 @@ namespace impl {
 
 namespace {
 
-/// For tensor maps (under 100 KiB) and 48 bytes a group: enough for 16,000 groups.
-constexpr std::size_t grouped_workspace_bytes = std::size_t(1) << 20;
-
 template <class T>
 bool aligned_to_packets(const T* data, std::int64_t stride) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 &&
@@ -26,14 +21,21 @@ bool aligned_to_packets(const T* data, std::int64_t stride) {
 }
 
 template <class T>
-GroupedOperand operand_by_rows(const MatrixOperand<T>& matrix) {
-  return {reinterpret_cast<const std::byte*>(matrix.data), matrix.stride * std::int64_t(sizeof(T)), 0,
-          matrix.stride};
+Access span_of(const MatrixOperand<T>& matrix) {
+  const std::int64_t elements = matrix.rows == 0 ? 0 : (matrix.rows - 1) * matrix.stride + matrix.columns;
+  Access access = read(matrix.data, static_cast<std::size_t>(elements));
+  access.writes = !std::is_const_v<T>;
+  return access;
 }
 
-template <class T>
-GroupedOperand operand_by_groups(const T* data, std::int64_t elements, std::int64_t stride) {
-  return {reinterpret_cast<const std::byte*>(data), 0, elements * std::int64_t(sizeof(T)), stride};
+/// What a product touches and computes.
+struct GroupedWork {
+  Accesses accesses;
+  double flops;
+};
+
+double flops_of(const GroupedShape& shape) {
+  return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
 }
 
 }  // namespace
@@ -53,8 +55,7 @@ struct GroupedBlas<Space>::Implementation {
 
 #if ENCORE_HAVE_CUTLASS
   int multiprocessors = 0;
-  Allocation<Space> workspace;
-  std::vector<const impl::CutlassTile*> loaded;  ///< tiles whose code is on the device
+  bool is_loaded = false;  ///< whether the code of all tiles is on the device
 
   Implementation() {
     int device = 0;
@@ -76,65 +77,47 @@ struct GroupedBlas<Space>::Implementation {
     description = "CUTLASS " ENCORE_CUTLASS_VERSION;
   }
 
-  /// Groups for which the workspace has room.
-  std::int64_t most_groups() const {
-    const std::size_t maps = impl::cutlass_tensor_map_bytes(multiprocessors);
-    return static_cast<std::int64_t>((impl::grouped_workspace_bytes - maps) /
-                                     (impl::GroupedSetup::operands * (sizeof(void*) + sizeof(std::int64_t))));
-  }
-
-  /// The largest tile that gives every multiprocessor one if groups are alike, and that such a group fills.
+  /// The tile that computes the product in the least time, if groups are alike: what a multiprocessor's last tile
+  /// costs counts as much as the others. `rows` and `columns` are those of a group's result.
   static const impl::CutlassTile& choose(const Tiles& tiles, int forced, std::int64_t groups,
                                          std::int64_t rows, std::int64_t columns,
                                          std::int64_t multiprocessors) {
     if (forced >= 0) return tiles[std::min<std::size_t>(forced, tiles.size() - 1)];
+    constexpr std::int64_t columns_of_overhead = 32;  // measured: a tile's beginning and end cost as much
     const auto count = [](std::int64_t extent, std::int64_t tile) { return (extent + tile - 1) / tile; };
-    for (auto tile = tiles.rbegin(); tile != tiles.rend(); ++tile) {
-      const bool is_filled = rows > tile->rows / 2;
-      if (is_filled && groups * count(rows, tile->rows) * count(columns, tile->columns) >= multiprocessors)
-        return *tile;
-    }
-    return tiles.front();
+    const auto cost = [&](const impl::CutlassTile& tile) {
+      const std::int64_t all = groups * count(rows, tile.rows) * count(columns, tile.columns);
+      return count(all, multiprocessors) * (tile.columns + columns_of_overhead);
+    };
+    return *std::min_element(tiles.begin(), tiles.end(),
+                             [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
   }
 
-  void run(Stream<Space>& stream, const char* label, const impl::CutlassTile& tile,
-           impl::CutlassGroupedProduct product, impl::GroupedSetup setup) {
-    if (stream.mode() == StreamMode::list) {
-      stream.note_launch(label);
-      return stream.note_launch(label);
-    }
-    if (workspace.bytes() == 0) {
-      if (stream.mode() == StreamMode::record)
-        throw CaptureError("the first grouped product of this device, '" + std::string(label) +
-                           "', is inside a recording: run or prime it once before");
-      workspace = Allocation<Space>("grouped product workspace", impl::grouped_workspace_bytes);
-    }
-    std::byte* place = workspace.data() + impl::cutlass_tensor_map_bytes(multiprocessors);
-    for (int i = 0; i < impl::GroupedSetup::operands; ++i) {
-      setup.pointers[i] = reinterpret_cast<const void**>(place);
-      place += setup.groups.groups * sizeof(void*);
-      setup.strides[i] = reinterpret_cast<std::int64_t*>(place);
-      place += setup.groups.groups * sizeof(std::int64_t);
-    }
-    launch(stream, label, {}, Range{setup.items()}, setup);
+  void load(const Stream<Space>& stream, const char* label) {
+    if (is_loaded || stream.mode() == StreamMode::list) return;
+    if (stream.mode() == StreamMode::record)
+      throw CaptureError("the first grouped product of this device, '" + std::string(label) +
+                         "', is inside a recording: run or prime it once before");
+    for (const Tiles* tiles :
+         {&rows_tiles(true), &rows_tiles(false), &weights_tiles<bfloat16>(), &weights_tiles<float>()})
+      for (const impl::CutlassTile& tile : *tiles) tile.load();
+    is_loaded = true;
+  }
 
-    product.begins = setup.groups.begins;
-    product.ends = setup.groups.ends;
-    product.groups = static_cast<std::int32_t>(setup.groups.groups);
-    product.firsts = setup.pointers[0];
-    product.seconds = setup.pointers[1];
-    product.results = const_cast<void**>(setup.pointers[2]);
-    product.first_strides = setup.strides[0];
-    product.second_strides = setup.strides[1];
-    product.result_strides = setup.strides[2];
-    product.tensor_maps = workspace.data();
+  void run(Stream<Space>& stream, const char* label, const impl::GroupedWork& work,
+           const impl::CutlassTile& tile, const RowGroups& groups, impl::CutlassGroupedProduct product) {
+    load(stream, label);
+    stream.note_launch(label, work.accesses);
+    stream.note_flops(work.flops);
+    if (stream.runs_nothing()) return;
+    const impl::NodeScope node(stream, work.accesses);
+    product.begins = groups.begins;
+    product.ends = groups.ends;
+    product.groups = static_cast<std::int32_t>(groups.groups);
     product.multiprocessors = multiprocessors;
+    product.programmatic = node.follows_kernel();
     product.stream = stream.execution_space().cuda_stream();
-    const auto call = [&] { tile.run(product); };
-    const bool is_loaded = std::find(loaded.begin(), loaded.end(), &tile) != loaded.end();
-    if (!is_loaded) loaded.push_back(&tile);
-    if (!is_loaded && stream.mode() == StreamMode::prime) impl::load_by_capture(product.stream, label, call);
-    launch_native(stream, label, {}, call);
+    tile.run(product);
   }
 
   static const Tiles& rows_tiles(bool transposed) {
@@ -151,54 +134,54 @@ struct GroupedBlas<Space>::Implementation {
 
   bool takes(const RowGroups& groups, const impl::GroupedShape& shape) const {
     constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
-    return engine == GroupedBlasEngine::cutlass && groups.groups <= most_groups() && shape.m <= most &&
-           shape.n <= most && shape.k <= most && shape.k > 0;
+    return engine == GroupedBlasEngine::cutlass && groups.groups <= impl::cutlass_most_groups &&
+           shape.m <= most && shape.n <= most && shape.k <= most && shape.k > 0;
   }
 
-  bool multiply_rows(Stream<Space>& stream, const char* label, const RowGroups& groups,
-                     const impl::GroupedShape& shape, MatrixOperand<const bfloat16> input, bool transposed,
-                     const bfloat16* weights, MatrixOperand<bfloat16> result, const bfloat16* bias) {
+  bool multiply_rows(Stream<Space>& stream, const char* label, const impl::GroupedWork& work,
+                     const RowGroups& groups, const impl::GroupedShape& shape,
+                     MatrixOperand<const bfloat16> input, bool transposed, const bfloat16* weights,
+                     MatrixOperand<bfloat16> result, const bfloat16* bias) {
     const std::int64_t weights_stride = transposed ? shape.k : shape.n;
-    if (!takes(groups, shape) || !impl::aligned_to_packets(input.data, input.stride) ||
+    if (!takes(groups, shape) || shape.n % packet_width<bfloat16> != 0 ||
+        !impl::aligned_to_packets(input.data, input.stride) ||
         !impl::aligned_to_packets(weights, weights_stride) ||
         !impl::aligned_to_packets(result.data, result.stride))
       return false;
-    impl::GroupedSetup setup{};
-    setup.groups = groups;
-    setup.operand[0] = impl::operand_by_rows(input);
-    setup.operand[1] = impl::operand_by_groups(weights, shape.n * shape.k, weights_stride);
-    setup.operand[2] = impl::operand_by_rows(result);
     impl::CutlassGroupedProduct product{};
     product.n = static_cast<std::int32_t>(shape.n);
     product.k = static_cast<std::int32_t>(shape.k);
+    product.first = {input.data, input.rows, shape.k, input.stride};
+    product.second = {weights, transposed ? shape.n : shape.k, weights_stride, weights_stride};
+    product.result = result.data;
+    product.result_stride = result.stride;
     product.bias = bias;
-    const impl::CutlassTile& tile = choose(rows_tiles(transposed), rows_tile, groups.groups,
-                                           groups.rows / groups.groups, shape.n, multiprocessors);
-    run(stream, label, tile, product, setup);
+    const impl::CutlassTile& tile =
+        choose(rows_tiles(transposed), rows_tile, groups.groups,
+               (groups.rows + groups.groups - 1) / groups.groups, shape.n, multiprocessors);
+    run(stream, label, work, tile, groups, product);
     return true;
   }
 
   template <class Result>
-  bool multiply_weights(Stream<Space>& stream, const char* label, const RowGroups& groups,
-                        const impl::GroupedShape& shape, MatrixOperand<const bfloat16> first,
-                        MatrixOperand<const bfloat16> second, Result* result, bool accumulate) {
+  bool multiply_weights(Stream<Space>& stream, const char* label, const impl::GroupedWork& work,
+                        const RowGroups& groups, const impl::GroupedShape& shape,
+                        MatrixOperand<const bfloat16> first, MatrixOperand<const bfloat16> second,
+                        Result* result, bool accumulate) {
     if (!takes(groups, shape) || !impl::aligned_to_packets(first.data, first.stride) ||
         !impl::aligned_to_packets(second.data, second.stride) || !impl::aligned_to_packets(result, shape.n))
       return false;
-    impl::GroupedSetup setup{};
-    setup.groups = groups;
-    setup.operand[0] = impl::operand_by_rows(first);
-    setup.operand[1] = impl::operand_by_rows(second);
-    setup.operand[2] = impl::operand_by_groups(result, shape.m * shape.n, shape.n);
-    setup.results = reinterpret_cast<std::byte*>(result);
-    setup.zero_packets = accumulate ? 0 : shape.m * shape.n * std::int64_t(sizeof(Result)) / 16;
     impl::CutlassGroupedProduct product{};
     product.m = static_cast<std::int32_t>(shape.m);
     product.n = static_cast<std::int32_t>(shape.n);
-    product.beta = accumulate ? 1.0F : 0.0F;
+    product.first = {first.data, first.rows, shape.m, first.stride};
+    product.second = {second.data, second.rows, shape.n, second.stride};
+    product.result = result;
+    product.result_stride = shape.n;
+    product.accumulate = accumulate;
     const impl::CutlassTile& tile =
         choose(weights_tiles<Result>(), weights_tile, groups.groups, shape.m, shape.n, multiprocessors);
-    run(stream, label, tile, product, setup);
+    run(stream, label, work, tile, groups, product);
     return true;
   }
 #endif
@@ -218,19 +201,28 @@ void GroupedBlas<Space>::multiply_rows(Stream<Space>& stream, const char* label,
   const impl::GroupedShape shape = impl::check_rows_product(label, groups, input, result);
   if (shape.m == 0 || shape.n == 0 || groups.groups == 0) return;
   const bool transposed = transpose_weights == Transpose::yes;
+  const auto count = static_cast<std::size_t>(groups.groups), columns = static_cast<std::size_t>(shape.n);
+  const Accesses accesses = {read(groups.begins, count),
+                             read(groups.ends, count),
+                             impl::span_of(input),
+                             read(weights, count * columns * static_cast<std::size_t>(shape.k)),
+                             read(bias, bias == nullptr ? 0 : count * columns),
+                             impl::span_of(result)};
 #if ENCORE_HAVE_CUTLASS
   if constexpr (std::is_same_v<T, bfloat16>) {
     keep_for_recording(stream, implementation_);
-    if (implementation_->multiply_rows(stream, label, groups, shape, input, transposed, weights, result,
+    const impl::GroupedWork work{accesses, impl::flops_of(shape)};
+    if (implementation_->multiply_rows(stream, label, work, groups, shape, input, transposed, weights, result,
                                        bias))
       return;
   }
 #endif
   const std::int64_t across = (shape.n + impl::grouped_tile - 1) / impl::grouped_tile;
-  launch(stream, label, {},
+  launch(stream, label, accesses,
          Teams<impl::grouped_threads>{impl::most_row_tiles(groups, impl::grouped_tile) * across,
                                       impl::grouped_scratch_bytes},
          impl::CudaRowsKernel<T>{groups, input, result, weights, bias, transposed, across});
+  stream.note_flops(impl::flops_of(shape));
 }
 
 template <class Space>
@@ -240,18 +232,25 @@ void GroupedBlas<Space>::multiply_weights(Stream<Space>& stream, const char* lab
                                           Result* result, bool accumulate) {
   const impl::GroupedShape shape = impl::check_weights_product(label, groups, first, second);
   if (shape.m == 0 || shape.n == 0 || groups.groups == 0) return;
+  const auto count = static_cast<std::size_t>(groups.groups);
+  const Accesses accesses = {read(groups.begins, count), read(groups.ends, count), impl::span_of(first),
+                             impl::span_of(second),
+                             write(result, count * static_cast<std::size_t>(shape.m * shape.n))};
 #if ENCORE_HAVE_CUTLASS
   if constexpr (std::is_same_v<T, bfloat16>) {
     keep_for_recording(stream, implementation_);
-    if (implementation_->multiply_weights(stream, label, groups, shape, first, second, result, accumulate))
+    const impl::GroupedWork work{accesses, impl::flops_of(shape)};
+    if (implementation_->multiply_weights(stream, label, work, groups, shape, first, second, result,
+                                          accumulate))
       return;
   }
 #endif
   const std::int64_t across = (shape.n + impl::grouped_tile - 1) / impl::grouped_tile;
   const std::int64_t down = (shape.m + impl::grouped_tile - 1) / impl::grouped_tile;
-  launch(stream, label, {},
+  launch(stream, label, accesses,
          Teams<impl::grouped_threads>{groups.groups * across * down, impl::grouped_scratch_bytes},
          impl::CudaWeightsKernel<T, Result>{groups, first, second, result, accumulate, across, down});
+  stream.note_flops(impl::flops_of(shape));
 }
 
 template <class Space>
@@ -302,7 +301,7 @@ void GroupedBlas<Space>::force_tiles(int rows, int weights) {
 
 template <class Space>
 std::size_t grouped_blas_workspace_bytes() {
-  return ENCORE_HAVE_CUTLASS ? impl::grouped_workspace_bytes : 0;
+  return 0;
 }
 
 #define ENCORE_INSTANTIATE_ROWS(T)                                                                       \

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,35 +8,38 @@ struct CUstream_st;
 
 namespace encore::backend::impl {
 
-/// A grouped product of bfloat16 operands as CUTLASS takes it: result[g] = first[g] * second[g], where the number of
-/// rows of each group lies in device memory. All pointers are to device memory.
+/// Rows of an operand in memory, `stride` elements apart.
+struct CutlassMatrix {
+  const void* data;
+  std::int64_t rows, columns, stride;
+};
+
+/// A grouped product of bfloat16 operands on Hopper's matrix units: result[g] = first[g] * second[g], where the rows
+/// of each group lie in device memory. All pointers are to device memory.
 struct CutlassGroupedProduct {
   const std::int32_t* begins;
   const std::int32_t* ends;
   std::int32_t groups;
-  std::int32_t m, n, k;  ///< the two that the groups share; the third is a group's number of rows
-
-  /// One of each for every group, written by a kernel that goes before. A stride is that between rows in memory.
-  const void** firsts;
-  const void** seconds;
-  void** results;
-  std::int64_t* first_strides;
-  std::int64_t* second_strides;
-  std::int64_t* result_strides;
-
-  const void* bias;   ///< [groups, n] bfloat16, or null
-  float beta;         ///< 1: added to the result, 0: written
-  void* tensor_maps;  ///< cutlass_tensor_map_bytes, aligned to 128
+  std::int32_t m, n, k;         ///< the two that the groups share; the third is a group's number of rows
+  CutlassMatrix first, second;  ///< those of all groups, one behind the other
+  void* result;
+  std::int64_t result_stride;
+  const void* bias;  ///< [groups, n] bfloat16, or null
+  bool accumulate;   ///< added to the result, else written
   int multiprocessors;
+  bool programmatic;  ///< may begin before the kernel before is quite over
   CUstream_st* stream;
 };
 
-std::size_t cutlass_tensor_map_bytes(int multiprocessors);
+/// Groups that a kernel has room for.
+inline constexpr std::int64_t cutlass_most_groups = 1024;
 
-/// A kernel: what a thread block computes at a time, the cluster of blocks that share what they load, the schedule.
+/// A kernel: what half a thread block computes at a time.
 struct CutlassTile {
   const char* name;
   int rows, columns;  ///< of a tile
+  /// Loads it, which may not happen in a capture. Throws DeviceError.
+  void (*load)();
   /// Throws DeviceError when the kernel does not start. Neither allocates nor synchronises; may be captured.
   void (*run)(const CutlassGroupedProduct& product);
 };

@@ -4,7 +4,7 @@
 namespace encore::backend::impl {
 
 const std::vector<CutlassTile>& cutlass_tiles_of_rows_by_weights() {
-  return cutlass_rows_tiles<cutlass::layout::RowMajor>();
+  return grouped_tiles_of_rows<GroupedKind::rows_by_weights>();
 }
 
 }  // namespace encore::backend::impl

@@ -4,7 +4,7 @@
 namespace encore::backend::impl {
 
 const std::vector<CutlassTile>& cutlass_tiles_of_weights_bfloat16() {
-  return cutlass_weights_tiles<cutlass::bfloat16_t>();
+  return grouped_tiles_of_weights<__nv_bfloat16>();
 }
 
 }  // namespace encore::backend::impl

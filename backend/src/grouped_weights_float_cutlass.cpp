@@ -3,6 +3,6 @@
 
 namespace encore::backend::impl {
 
-const std::vector<CutlassTile>& cutlass_tiles_of_weights_float() { return cutlass_weights_tiles<float>(); }
+const std::vector<CutlassTile>& cutlass_tiles_of_weights_float() { return grouped_tiles_of_weights<float>(); }
 
 }  // namespace encore::backend::impl

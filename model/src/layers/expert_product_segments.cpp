@@ -43,6 +43,7 @@ template <class Space, class T, class G>
 void expert_weight_gradient(Execution<Space>& x, const char* label, const ExpertBuffers& b,
                             const ExpertGeometry& g, BufferId input, BufferId output_gradient,
                             BufferId gradient, bool accumulate) {
+  const backend::BesideScope<Space> beside(x.stream());
   const auto first = g.inputs_first ? input : output_gradient;
   const auto second = g.inputs_first ? output_gradient : input;
   x.device().grouped_blas().template multiply_weights<T, G>(
@@ -201,6 +202,12 @@ void append_expert_products_backward(StackBuilder<Space, T, G>& builder, const E
               gradient.extent(1)),
           accumulate);
     };
+    {
+      const backend::BesideScope<Space> beside(x.stream());
+      kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized),
+                                     x.template matrix<const std::int32_t>(b.row_of),
+                                     x.template matrix<T>(permuted));
+    }
     expert_product<Space, T>(x, "encore::moe::down_dgrad", b, g, gradients.rows, b.down.value, false,
                              activated_gradient);
     expert_weight_gradient<Space, T, G>(x, "encore::moe::down_wgrad", b, g, b.activated, gradients.rows,
@@ -217,9 +224,6 @@ void append_expert_products_backward(StackBuilder<Space, T, G>& builder, const E
                                                      experts, weights_gradient);
     }
     if (b.up_bias) bias_gradient(*b.up_bias, b.raised, false);
-    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized),
-                                   x.template matrix<const std::int32_t>(b.row_of),
-                                   x.template matrix<T>(permuted));
     expert_weight_gradient<Space, T, G>(x, "encore::moe::up_wgrad", b, g, permuted, b.raised, *b.up.gradient,
                                         accumulate);
     // From here on these are the gradients of the experts' inputs.

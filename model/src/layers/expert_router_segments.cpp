@@ -112,6 +112,7 @@ void append_expert_router(StackBuilder<Space, T, G>& builder, const ExpertPlace&
         x.template matrix<A>(b.weights), x.template matrix<std::int32_t>(b.experts),
         x.template vector<A>(b.log_sum_exp));
     if (counts) {
+      const backend::BesideScope<Space> beside(x.stream());
       kernels::router_statistics<Space, A>(
           x.stream(), g.rules, logits, x.template vector<const A>(b.log_sum_exp),
           x.template matrix<const std::int32_t>(b.experts), live,
