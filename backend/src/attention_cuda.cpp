@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_cudnn.hpp"
 #include "attention_kernels_cuda.hpp"
+#include "attention_matrix_cuda.hpp"
 #include "load_by_capture_cuda.hpp"
 
 #include <encore/backend/memory.hpp>
@@ -15,29 +16,58 @@ namespace impl {
 
 namespace {
 
-template <int HeadDim, class T>
-void launch_portable(Stream<Kokkos::Cuda>& stream, const AttentionForward<T>& operands) {
-  using Kernel = CudaAttentionForward<HeadDim, T>;
-  const AttentionShape& shape = operands.shape;
-  const std::int64_t blocks = (shape.tokens + Kernel::queries - 1) / Kernel::queries;
-  launch(stream, "attention forward", {},
-         Teams<attention_threads>{shape.batch * shape.heads * blocks, Kernel::scratch_bytes},
-         Kernel{operands});
+Access reads_probability(const AttentionDropout& dropout) {
+  return read(dropout.probability, dropout.probability != nullptr ? 1 : 0);
+}
+Access reads_state(const AttentionDropout& dropout) {
+  return read(dropout.state, dropout.state != nullptr ? 1 : 0);
+}
+std::size_t rows_of(const AttentionShape& shape) {
+  return static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens);
 }
 
 template <int HeadDim, class T>
-void launch_portable(Stream<Kokkos::Cuda>& stream, const AttentionBackward<T>& operands) {
+void launch_portable(Stream<Kokkos::Cuda>& stream, const AttentionForward<T>& of) {
+  using Kernel = CudaAttentionForward<HeadDim, T>;
+  const AttentionShape& shape = of.shape;
+  const std::int64_t blocks = (shape.tokens + Kernel::queries - 1) / Kernel::queries;
+  launch(
+      stream, "attention forward",
+      {heads_access(of.query, shape, shape.heads, false), heads_access(of.key, shape, shape.kv_heads, false),
+       heads_access(of.value, shape, shape.kv_heads, false),
+       heads_access(of.output, shape, shape.heads, true), write(of.log_sum_exp, rows_of(shape)),
+       read(of.sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0), reads_probability(of.dropout),
+       reads_state(of.dropout)},
+      Teams<attention_threads>{shape.batch * shape.heads * blocks, Kernel::scratch_bytes}, Kernel{of});
+}
+
+template <int HeadDim, class T>
+void launch_portable(Stream<Kokkos::Cuda>& stream, const AttentionBackward<T>& of) {
   using QueryKernel = CudaAttentionQueryGradient<HeadDim, T>;
   using KeyKernel = CudaAttentionKeyGradient<HeadDim, T>;
-  const AttentionShape& shape = operands.shape;
+  const AttentionShape& shape = of.shape;
+  const Access reads_query = heads_access(of.query, shape, shape.heads, false);
+  const Access reads_key = heads_access(of.key, shape, shape.kv_heads, false);
+  const Access reads_value = heads_access(of.value, shape, shape.kv_heads, false);
+  const Access reads_gradient = heads_access(of.output_gradient, shape, shape.heads, false);
+  const Access reads_log_sum_exp = read(of.log_sum_exp, rows_of(shape));
   const std::int64_t query_blocks = (shape.tokens + QueryKernel::queries - 1) / QueryKernel::queries;
-  launch(stream, "attention backward: queries", {},
-         Teams<attention_threads>{shape.batch * shape.heads * query_blocks, QueryKernel::scratch_bytes},
-         QueryKernel{operands});
+  launch(
+      stream, "attention backward: queries",
+      {reads_query, reads_key, reads_value, reads_gradient, reads_log_sum_exp, reads_probability(of.dropout),
+       reads_state(of.dropout), heads_access(of.output, shape, shape.heads, false),
+       write(of.row_dots, rows_of(shape)), heads_access(of.query_gradient, shape, shape.heads, true)},
+      Teams<attention_threads>{shape.batch * shape.heads * query_blocks, QueryKernel::scratch_bytes},
+      QueryKernel{of});
   const std::int64_t key_blocks = (shape.tokens + KeyKernel::keys - 1) / KeyKernel::keys;
-  launch(stream, "attention backward: keys and values", {},
-         Teams<attention_threads>{shape.batch * shape.kv_heads * key_blocks, KeyKernel::scratch_bytes},
-         KeyKernel{operands});
+  launch(
+      stream, "attention backward: keys and values",
+      {reads_query, reads_key, reads_value, reads_gradient, reads_log_sum_exp, reads_probability(of.dropout),
+       reads_state(of.dropout), read(static_cast<const Accumulator<T>*>(of.row_dots), rows_of(shape)),
+       heads_access(of.key_gradient, shape, shape.kv_heads, true),
+       heads_access(of.value_gradient, shape, shape.kv_heads, true)},
+      Teams<attention_threads>{shape.batch * shape.kv_heads * key_blocks, KeyKernel::scratch_bytes},
+      KeyKernel{of});
 }
 
 template <class Operands>
@@ -62,8 +92,9 @@ CudnnAttentionShape packed_shape(const AttentionShape& shape, bool backward) {
           backward,       {inputs, inputs, inputs, outputs, outputs, inputs, inputs, inputs}};
 }
 
+/// Whether all rows can be copied by 16 bytes.
 template <class T>
-bool aligned_for_cudnn(const HeadsOperand<T>& operand) {
+bool aligned(const HeadsOperand<T>& operand) {
   return reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0 && operand.batch_stride % 8 == 0 &&
          operand.token_stride % 8 == 0 && operand.head_stride % 8 == 0;
 }
@@ -131,13 +162,11 @@ struct Attention<Space>::Implementation {
   }
 
   /// The plan for these very operands; null where the portable kernel takes them.
-  template <class T, class... Operands>
-  impl::CudnnAttention::Plan* plan_for(Stream<Space>& stream, const AttentionShape& shape,
-                                       const AttentionDropout& dropout, bool backward,
+  template <class... Operands>
+  impl::CudnnAttention::Plan* plan_for(Stream<Space>& stream, const AttentionShape& shape, bool backward,
                                        const Operands&... operands) {
-    if (engine<T>(shape, dropout) != AttentionEngine::cudnn) return nullptr;
     std::string reason = "an address or stride is not a multiple of 16 bytes";
-    if ((impl::aligned_for_cudnn(operands) && ...)) {
+    if ((impl::aligned(operands) && ...)) {
       impl::CudnnAttentionShape exact = impl::packed_shape(shape, backward);
       exact.strides = {impl::strides_of(operands)...};
       if (stream.mode() == StreamMode::record && !library().knows(exact))
@@ -145,8 +174,7 @@ struct Attention<Space>::Implementation {
                            " is first met inside a recording: run or prime it once before");
       if (auto* plan = library().plan(exact, &reason)) return plan;
     }
-    if (forced == AttentionEngine::cudnn)
-      throw DeviceError("cuDNN attention was forced for " + impl::shape_text(shape) + ", but " + reason);
+    if (forced == AttentionEngine::cudnn) throw refused(shape, reason);
     return nullptr;
   }
 
@@ -160,7 +188,8 @@ struct Attention<Space>::Implementation {
 
   void run(Stream<Space>& stream, const char* label, impl::CudnnAttention::Plan& plan,
            const std::array<void*, impl::cudnn_operands>& data, const impl::CudnnRows& rows,
-           std::byte* workspace, std::size_t workspace_bytes) {
+           const std::array<Access, impl::cudnn_operands + 2>& accesses, std::byte* workspace,
+           std::size_t workspace_bytes) {
     if (stream.mode() == StreamMode::list) return stream.note_launch(label);
     const std::size_t needed = impl::CudnnAttention::workspace_bytes(plan);
     std::byte* memory = needed <= workspace_bytes ? workspace : workspace_of(needed);
@@ -168,7 +197,11 @@ struct Attention<Space>::Implementation {
     const auto call = [&] { library().run(plan, data, rows, memory, native); };
     if (impl::CudnnAttention::take_first_run(plan) && stream.mode() == StreamMode::prime)
       impl::load_by_capture(native, label, call);
-    launch_native(stream, label, {}, call);
+    const auto& a = accesses;
+    launch_native(stream, label,
+                  {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],
+                   write(memory, memory == nullptr ? 0 : needed)},
+                  call);
   }
 #else
   template <class T>
@@ -177,14 +210,43 @@ struct Attention<Space>::Implementation {
   }
 #endif
 
+  DeviceError refused(const AttentionShape& shape, const std::string& reason) const {
+    const char* name = forced == AttentionEngine::cudnn ? "cuDNN attention" : "attention on matrix units";
+    return DeviceError(std::string(name) + " was forced for " + impl::shape_text(shape) + ", but " + reason);
+  }
+
+  /// Empty when the matrix units' kernels compute this; otherwise why not.
+  template <class T>
+  static std::string refusal_of_matrix_units(const AttentionShape& shape, const AttentionDropout& dropout) {
+    if constexpr (!std::is_same_v<T, bfloat16>) return "it computes bfloat16 only";
+    if (dropout.probability != nullptr) return "dropout is left to the portable kernel";
+    if (!impl::fits_matrix_units(shape)) return "head_dim must be 64 or 128, and the scale above zero";
+    return {};
+  }
+
   template <class T>
   AttentionEngine engine(const AttentionShape& shape, const AttentionDropout& dropout) {
     if (forced == AttentionEngine::portable) return AttentionEngine::portable;
+    if (forced != AttentionEngine::cudnn) {
+      const std::string reason = refusal_of_matrix_units<T>(shape, dropout);
+      if (reason.empty() && (forced || impl::prefers_matrix_units(shape)))
+        return AttentionEngine::matrix_units;
+      if (forced) throw refused(shape, reason);
+    }
     const std::string reason = refusal<T>(shape, dropout);
     if (reason.empty()) return AttentionEngine::cudnn;
-    if (forced == AttentionEngine::cudnn)
-      throw DeviceError("cuDNN attention was forced for " + impl::shape_text(shape) + ", but " + reason);
-    return AttentionEngine::portable;
+    if (forced) throw refused(shape, reason);
+    return refusal_of_matrix_units<T>(shape, dropout).empty() ? AttentionEngine::matrix_units
+                                                              : AttentionEngine::portable;
+  }
+
+  /// Whether the matrix units' kernels take these very operands.
+  template <class T, class... Operands>
+  bool takes_matrix_units(const AttentionShape& shape, const Operands&... operands) const {
+    if ((impl::aligned(operands) && ...)) return true;
+    if (forced == AttentionEngine::matrix_units)
+      throw refused(shape, "an address or stride is not a multiple of 16 bytes");
+    return false;
   }
 };
 
@@ -233,18 +295,30 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
   impl::check_shape(shape);
   impl::check_sinks(shape, sinks);
   if (shape.batch == 0 || shape.tokens == 0) return;
+  const impl::AttentionForward<T> operands{shape, dropout, query, key, value, output, log_sum_exp, sinks};
+  [[maybe_unused]] const AttentionEngine engine = implementation_->template engine<T>(shape, dropout);
+  if constexpr (std::is_same_v<T, bfloat16>)
+    if (engine == AttentionEngine::matrix_units &&
+        implementation_->template takes_matrix_units<T>(shape, query, key, value, output))
+      return impl::run_matrix_units(stream, operands);
 #if ENCORE_HAVE_CUDNN
-  keep_for_recording(stream, implementation_);
-  auto* plan =
-      implementation_->template plan_for<T>(stream, shape, dropout, false, query, key, value, output);
-  if (plan != nullptr)
-    return implementation_->run(
-        stream, "attention forward", *plan,
-        {impl::pointer_of(query), impl::pointer_of(key), impl::pointer_of(value), impl::pointer_of(output)},
-        {log_sum_exp, sinks}, nullptr, 0);
+  if (engine == AttentionEngine::cudnn) {
+    keep_for_recording(stream, implementation_);
+    auto* plan = implementation_->plan_for(stream, shape, false, query, key, value, output);
+    if (plan != nullptr)
+      return implementation_->run(
+          stream, "attention forward", *plan,
+          {impl::pointer_of(query), impl::pointer_of(key), impl::pointer_of(value), impl::pointer_of(output)},
+          {log_sum_exp, sinks},
+          {impl::heads_access(query, shape, shape.heads, false),
+           impl::heads_access(key, shape, shape.kv_heads, false),
+           impl::heads_access(value, shape, shape.kv_heads, false),
+           impl::heads_access(output, shape, shape.heads, true), write(log_sum_exp, impl::rows_of(shape)),
+           read(sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0)},
+          nullptr, 0);
+  }
 #endif
-  impl::run_portable(
-      stream, impl::AttentionForward<T>{shape, dropout, query, key, value, output, log_sum_exp, sinks});
+  impl::run_portable(stream, operands);
 }
 
 template <class Space>
@@ -258,23 +332,41 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
                                 std::byte* workspace) {
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
+  const impl::AttentionBackward<T> operands{
+      shape,        dropout,        query,           key,
+      value,        output,         output_gradient, query_gradient,
+      key_gradient, value_gradient, log_sum_exp,     reinterpret_cast<float*>(workspace)};
+  [[maybe_unused]] const AttentionEngine engine = implementation_->template engine<T>(shape, dropout);
+  if constexpr (std::is_same_v<T, bfloat16>)
+    if (engine == AttentionEngine::matrix_units &&
+        implementation_->template takes_matrix_units<T>(shape, query, key, value, output, output_gradient,
+                                                        query_gradient, key_gradient, value_gradient))
+      return impl::run_matrix_units(stream, operands);
 #if ENCORE_HAVE_CUDNN
-  keep_for_recording(stream, implementation_);
-  auto* plan =
-      implementation_->template plan_for<T>(stream, shape, dropout, true, query, key, value, output,
-                                            output_gradient, query_gradient, key_gradient, value_gradient);
-  if (plan != nullptr)
-    return implementation_->run(
-        stream, "attention backward", *plan,
-        {impl::pointer_of(query), impl::pointer_of(key), impl::pointer_of(value), impl::pointer_of(output),
-         impl::pointer_of(output_gradient), impl::pointer_of(query_gradient), impl::pointer_of(key_gradient),
-         impl::pointer_of(value_gradient)},
-        {const_cast<float*>(log_sum_exp), nullptr}, workspace, workspace_bytes<T>(shape, dropout));
+  if (engine == AttentionEngine::cudnn) {
+    keep_for_recording(stream, implementation_);
+    auto* plan = implementation_->plan_for(stream, shape, true, query, key, value, output, output_gradient,
+                                           query_gradient, key_gradient, value_gradient);
+    if (plan != nullptr)
+      return implementation_->run(
+          stream, "attention backward", *plan,
+          {impl::pointer_of(query), impl::pointer_of(key), impl::pointer_of(value), impl::pointer_of(output),
+           impl::pointer_of(output_gradient), impl::pointer_of(query_gradient),
+           impl::pointer_of(key_gradient), impl::pointer_of(value_gradient)},
+          {const_cast<float*>(log_sum_exp), nullptr},
+          {impl::heads_access(query, shape, shape.heads, false),
+           impl::heads_access(key, shape, shape.kv_heads, false),
+           impl::heads_access(value, shape, shape.kv_heads, false),
+           impl::heads_access(output, shape, shape.heads, false),
+           impl::heads_access(output_gradient, shape, shape.heads, false),
+           impl::heads_access(query_gradient, shape, shape.heads, true),
+           impl::heads_access(key_gradient, shape, shape.kv_heads, true),
+           impl::heads_access(value_gradient, shape, shape.kv_heads, true),
+           read(log_sum_exp, impl::rows_of(shape))},
+          workspace, workspace_bytes<T>(shape, dropout));
+  }
 #endif
-  impl::run_portable(stream,
-                     impl::AttentionBackward<T>{shape, dropout, query, key, value, output, output_gradient,
-                                                query_gradient, key_gradient, value_gradient, log_sum_exp,
-                                                reinterpret_cast<float*>(workspace)});
+  impl::run_portable(stream, operands);
 }
 
 #define ENCORE_INSTANTIATE(T)                                                                       \

@@ -56,8 +56,9 @@ AttentionEngine Attention<Space>::engine(const AttentionShape&, const AttentionD
 template <class Space>
 void Attention<Space>::force(AttentionEngine engine) {
   if (engine != AttentionEngine::portable)
-    throw DeviceError("cuDNN attention runs on CUDA only: use the portable engine on " +
-                      std::string(name_of(backend_of<Space>())));
+    throw DeviceError(
+        std::string(engine == AttentionEngine::cudnn ? "cuDNN attention" : "attention on matrix units") +
+        " runs on CUDA only: use the portable engine on " + std::string(name_of(backend_of<Space>())));
 }
 
 template <class Space>

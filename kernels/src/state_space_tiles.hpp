@@ -42,36 +42,11 @@ void require_aligned(const Column&... columns) {
       "of 16 bytes");
 }
 
-// Addresses for MatrixUnits::load of the fragments of a 16 x 16 block at (row, column) of a matrix in scratch. `first`:
-// as the first operand of a product, [row, k]; `second`: as two second operands side by side, of columns 0 to 7 and 8
-// to 15. Where the matrix lies as [k, row] instead of [row, k], the load is a transposed one.
-
-KOKKOS_INLINE_FUNCTION const bfloat16* first_rows(const bfloat16* matrix, int stride, int row, int k,
-                                                  int lane) {
-  return matrix + (row + lane % 16) * stride + k + lane / 16 * 8;
-}
-KOKKOS_INLINE_FUNCTION const bfloat16* first_rows_transposed(const bfloat16* matrix, int stride, int row,
-                                                             int k, int lane) {
-  return matrix + (k + lane % 8 + lane / 16 * 8) * stride + row + lane / 8 % 2 * 8;
-}
-/// The matrix lies as [k, column], which needs a transposed load.
-KOKKOS_INLINE_FUNCTION const bfloat16* second_rows_transposed(const bfloat16* matrix, int stride, int k,
-                                                              int column, int lane) {
-  return matrix + (k + lane % 8 + lane / 8 % 2 * 8) * stride + column + lane / 16 * 8;
-}
-/// The matrix lies as [column, k].
-KOKKOS_INLINE_FUNCTION const bfloat16* second_rows(const bfloat16* matrix, int stride, int k, int column,
-                                                   int lane) {
-  return matrix + (column + lane % 8 + lane / 16 * 8) * stride + k + lane / 8 % 2 * 8;
-}
-
-/// sums[2] (16 x 16, as two of 16 x 8) += first (16 x 16) * second (16 x 16, as MatrixUnits loads it).
-template <class Units>
-KOKKOS_INLINE_FUNCTION void multiply_pair(float (&left)[4], float (&right)[4],
-                                          const std::uint32_t (&first)[4], const std::uint32_t (&second)[4]) {
-  Units::multiply(left, first, second[0], second[1]);
-  Units::multiply(right, first, second[2], second[3]);
-}
+using backend::first_rows;
+using backend::first_rows_transposed;
+using backend::multiply_pair;
+using backend::second_rows;
+using backend::second_rows_transposed;
 
 /// body(0), body(1), ... of integral constants, so that arrays that they index can stay in registers.
 template <class Body, int... Index>

@@ -96,11 +96,32 @@ std::vector<Case> cases_with_sinks() {
   };
 }
 
+/// Few and many blocks, so that every tile size is used; tails, groups, windows, sinks, layouts.
+std::vector<Case> cases_of_matrix_units() {
+  std::vector<Case> cases;
+  for (const std::int64_t head_dim : {64, 128}) {
+    const float scale = scale_of(head_dim);
+    for (const std::int64_t tokens : {1, 15, 16, 17, 63, 64, 100, 128, 129, 513}) {
+      cases.push_back({{1, tokens, 4, 4, head_dim, scale}, HeadsLayout::packed});
+      cases.push_back({{2, tokens, 6, 2, head_dim, scale}, HeadsLayout::apart});
+      cases.push_back({{1, tokens, 4, 1, head_dim, 0.3F, 50, true}, HeadsLayout::by_head});
+    }
+    cases.push_back({{3, 200, 16, 8, head_dim, scale}, HeadsLayout::packed});
+    cases.push_back({{2, 333, 12, 12, head_dim, scale, 100}, HeadsLayout::packed});
+    cases.push_back({{2, 500, 16, 4, head_dim, scale, 0, true}, HeadsLayout::by_head});
+    cases.push_back({{1, 1024, 8, 8, head_dim, scale}, HeadsLayout::packed});
+    cases.push_back({{2, 700, 10, 5, head_dim, scale, 1, true}, HeadsLayout::packed});
+  }
+  return cases;
+}
+
 /// One engine against the definition and against the portable one.
-void check_cudnn(Stream<Cuda>& stream, Attention<Cuda>& attention, Attention<Cuda>& portable, const Case& c) {
+void check_engine(AttentionEngine engine, Stream<Cuda>& stream, Attention<Cuda>& attention,
+                  Attention<Cuda>& portable, const Case& c) {
   CAPTURE(c.shape.window);
   CAPTURE(c.shape.sinks);
-  CHECK(attention.engine<bfloat16>(c.shape, {}) == AttentionEngine::cudnn);
+  CAPTURE(c.shape.batch);
+  CHECK(attention.engine<bfloat16>(c.shape, {}) == engine);
   const AttentionResults results = run<bfloat16>(c, stream, attention);
   check<bfloat16>(c, results, 1e-2, 3e-2);
   const AttentionResults others = run<bfloat16>(c, stream, portable);
@@ -133,6 +154,7 @@ void check_replays(Stream<Cuda>& stream, Attention<Cuda>& attention, const Case&
   // Made for another stream, and gone before the replay: the graph keeps what it needs.
   Stream<Cuda> other;
   auto temporary = std::make_unique<Attention<Cuda>>(other);
+  temporary->force(attention.engine<bfloat16>(c.shape, {}));
   RecordedGraph<Cuda> second(stream, "attention of another stream", [&] {
     buffers.forward(*temporary);
     buffers.backward(*temporary);
@@ -209,7 +231,7 @@ TEST_CASE("cuDNN attention and its gradients agree with the definition and with 
   if (!forces_cudnn(attention)) return;
   Attention<Cuda> portable(stream);
   portable.force(AttentionEngine::portable);
-  for (const Case& c : cases_of_cudnn()) check_cudnn(stream, attention, portable, c);
+  for (const Case& c : cases_of_cudnn()) check_engine(AttentionEngine::cudnn, stream, attention, portable, c);
 }
 
 TEST_CASE("cuDNN takes attention with sinks, and agrees with the definition and the portable engine") {
@@ -218,20 +240,45 @@ TEST_CASE("cuDNN takes attention with sinks, and agrees with the definition and 
   if (!forces_cudnn(attention)) return;
   Attention<Cuda> portable(stream);
   portable.force(AttentionEngine::portable);
-  for (const Case& c : cases_with_sinks()) check_cudnn(stream, attention, portable, c);
+  for (const Case& c : cases_with_sinks())
+    check_engine(AttentionEngine::cudnn, stream, attention, portable, c);
+}
+
+TEST_CASE(
+    "attention on matrix units and its gradients agree with the definition and with the portable engine") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  attention.force(AttentionEngine::matrix_units);
+  Attention<Cuda> portable(stream);
+  portable.force(AttentionEngine::portable);
+  for (const Case& c : cases_of_matrix_units())
+    check_engine(AttentionEngine::matrix_units, stream, attention, portable, c);
+}
+
+TEST_CASE("attention on matrix units has the same bits every time and when replayed") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  attention.force(AttentionEngine::matrix_units);
+  for (const AttentionShape& shape :
+       std::vector<AttentionShape>{{1, 128, 4, 4, 64, scale_of(64)}, {1, 1000, 12, 4, 64, scale_of(64), 300}})
+    check_replays(stream, attention, {shape, HeadsLayout::packed});
+}
+
+TEST_CASE("attention on matrix units refuses what it does not compute when it is forced") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  attention.force(AttentionEngine::matrix_units);
+  CHECK_THROWS_AS(attention.engine<float>({1, 128, 2, 2, 64, 1.0F}, {}), encore::DeviceError);
+  CHECK_THROWS_AS(attention.engine<bfloat16>({1, 128, 2, 2, 32, 1.0F}, {}), encore::DeviceError);
+  CHECK_THROWS_AS(attention.engine<bfloat16>({1, 128, 2, 2, 64, -1.0F}, {}), encore::DeviceError);
 }
 
 TEST_CASE("cuDNN attention has the same bits every time and when replayed, with and without a window") {
   Stream<Cuda> stream;
   Attention<Cuda> attention(stream);
-  for (const std::int64_t window : {0, 256}) {
-    const Case c{{2, 1024, 8, 2, 64, scale_of(64), window}, HeadsLayout::packed};
-    if (attention.engine<bfloat16>(c.shape, {}) != AttentionEngine::cudnn) {
-      MESSAGE("skipped: this build or device has no cuDNN attention");
-      return;
-    }
-    check_replays(stream, attention, c);
-  }
+  if (!forces_cudnn(attention)) return;
+  for (const std::int64_t window : {0, 256})
+    check_replays(stream, attention, {{2, 1024, 8, 2, 64, scale_of(64), window}, HeadsLayout::packed});
 }
 
 TEST_CASE("operands that cuDNN cannot address go to the portable engine, and are refused when it is forced") {

@@ -174,12 +174,15 @@ class AttentionBuffers {
             reinterpret_cast<const RandomState*>(scalars_.data() + 16), reference.segment};
   }
 
-  void forward(Attention<Space>& attention, const AttentionDropout& dropout = {}) {
+  /// `attention`: an Attention, or what has its members.
+  template <class Engine>
+  void forward(Engine& attention, const AttentionDropout& dropout = {}) {
     attention.template forward<T>(*stream_, shape_, dropout, constant(query_), constant(key_),
                                   constant(value_), on_device(output_),
                                   reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()), sinks());
   }
-  void backward(Attention<Space>& attention, const AttentionDropout& dropout = {}) {
+  template <class Engine>
+  void backward(Engine& attention, const AttentionDropout& dropout = {}) {
     const std::size_t bytes = attention.template workspace_bytes<T>(shape_, dropout);
     if (workspace_.bytes() < bytes) workspace_ = Allocation<Space>("attention test", bytes);
     attention.template backward<T>(

@@ -5,6 +5,7 @@
 
 #include <ucontext.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,9 +21,12 @@ namespace encore::tests {
 /// that lacks a barrier gives other results in another order. One at a time.
 class EmulatedTeams {
  public:
-  static constexpr int threads = 256;
-
-  explicit EmulatedTeams(unsigned seed) : order_(seed), contexts_(threads), lanes_(threads) {
+  /// `threads`: of a team, a multiple of 32.
+  explicit EmulatedTeams(unsigned seed, int threads = 256)
+      : threads_(threads),
+        order_(seed),
+        contexts_(static_cast<std::size_t>(threads)),
+        lanes_(static_cast<std::size_t>(threads)) {
     for (int thread = 0; thread < threads; ++thread)
       stacks_.push_back(std::make_unique<std::byte[]>(stack_bytes));
     current_machine() = this;
@@ -37,7 +41,7 @@ class EmulatedTeams {
         : league_rank_(league_rank), rank_(rank), machine_(&machine) {}
     std::int64_t league_rank() const { return league_rank_; }
     int rank() const { return rank_; }
-    static constexpr int size() { return threads; }
+    int size() const { return machine_->threads_; }
     void barrier() const { machine_->wait(machine_->team_); }
     template <class T>
     T* scratch() const {
@@ -50,7 +54,7 @@ class EmulatedTeams {
     EmulatedTeams* machine_;
   };
 
-  /// As backend::launch with Teams<256>. Scratch starts as NaN.
+  /// As backend::launch with Teams. Scratch starts as NaN.
   template <class Functor>
   void launch(std::int64_t league, std::size_t scratch_bytes, const Functor& functor) {
     for (std::int64_t team = 0; team < league; ++team) {
@@ -74,6 +78,18 @@ class EmulatedTeams {
     }
     static float sum_of_quad(float value) { return current_machine()->butterfly(value, 1, 4); }
     static float sum_of_rows(float value) { return current_machine()->butterfly(value, 4, 32); }
+    static float max_of_quad(float value) {
+      return current_machine()->butterfly(value, 1, 4, [](float a, float b) { return a > b ? a : b; });
+    }
+    template <int Lanes>
+    static float sum_of_neighbours(float value) {
+      return current_machine()->butterfly(value, 1, Lanes);
+    }
+    static float exp2(float value) { return std::exp2(value); }
+    static void copy_async(float* to, const float* from, bool exists) {
+      current_machine()->check_scratch(to, sizeof(float));
+      *to = exists ? *from : 0.0F;
+    }
     static void copy_async(backend::bfloat16* to, const backend::bfloat16* from, bool exists) {
       current_machine()->check_scratch(to);
       if (exists && reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
@@ -109,10 +125,10 @@ class EmulatedTeams {
     const auto address = reinterpret_cast<std::uintptr_t>(scratch_.data());
     return reinterpret_cast<std::byte*>((address + alignment - 1) / alignment * alignment);
   }
-  void check_scratch(const void* address) {
+  void check_scratch(const void* address, std::size_t bytes = 16) {
     const auto* byte = static_cast<const std::byte*>(address);
-    if (byte < scratch_begin() || byte + 16 > scratch_begin() + scratch_.size() - alignment ||
-        reinterpret_cast<std::uintptr_t>(address) % 16 != 0)
+    if (byte < scratch_begin() || byte + bytes > scratch_begin() + scratch_.size() - alignment ||
+        reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
       throw std::runtime_error("an address that is outside of scratch, or not aligned");
   }
 
@@ -131,10 +147,11 @@ class EmulatedTeams {
   void leave() { swapcontext(&contexts_[static_cast<std::size_t>(running_)], &main_); }
 
   void run() {
-    done_.assign(threads, false);
+    const int threads = threads_;
+    done_.assign(static_cast<std::size_t>(threads), false);
     failure_ = nullptr;
     team_ = {threads};
-    warps_.assign(threads / 32, Barrier{32});
+    warps_.assign(static_cast<std::size_t>(threads / 32), Barrier{32});
     for (int thread = 0; thread < threads; ++thread) {
       ucontext_t& context = contexts_[static_cast<std::size_t>(thread)];
       getcontext(&context);
@@ -205,17 +222,22 @@ class EmulatedTeams {
   }
 
   float butterfly(float value, int from, int to) {
+    return butterfly(value, from, to, [](float a, float b) { return a + b; });
+  }
+  template <class Operation>
+  float butterfly(float value, int from, int to, const Operation& operation) {
     const int lane = running_ % 32;
     for (int distance = from; distance < to; distance *= 2) {
       lane_of_warp(lane).value = value;
       wait_for_warp();
       const float other = lane_of_warp(lane ^ distance).value;
       wait_for_warp();
-      value += other;
+      value = operation(value, other);
     }
     return value;
   }
 
+  int threads_;
   std::mt19937 order_;
   std::vector<ucontext_t> contexts_;
   ucontext_t main_{};

@@ -9,16 +9,17 @@
 
 namespace encore::backend {
 
-enum class AttentionEngine { portable, cudnn };
+enum class AttentionEngine { portable, matrix_units, cudnn };
 
 /// Causal attention with grouped queries, softmax(scale * Q K^T + causal mask) V, forward and backward; with a
 /// sliding window, and with sinks (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023), if
 /// the shape says so.
 /// portable: a tiled kernel with online softmax (Dao et al., "FlashAttention", 2022, algorithms 1 and 4; and
-/// "FlashAttention-2", 2023) on every backend and type. cudnn: fused attention of cuDNN, bfloat16 on CUDA
-/// without dropout, head_dim a multiple of 8 up to 128; deterministic backward. Both save the natural logarithm
-/// of sum over keys of exp(scale * q k), and exp(sink) where there are sinks, so one engine's forward serves the
-/// other's backward, and backward needs no sinks.
+/// "FlashAttention-2", 2023) on every backend and type. matrix_units: the same in tiles for the matrix units of a GPU,
+/// bfloat16 on CUDA without dropout, head_dim 64 or 128; one launch each way; chosen for short sequences. cudnn: fused
+/// attention of cuDNN, bfloat16 on CUDA without dropout, head_dim a multiple of 8 up to 128; deterministic backward.
+/// All save the natural logarithm of sum over keys of exp(scale * q k), and exp(sink) where there are sinks, so one
+/// engine's forward serves the other's backward, and backward needs no sinks.
 /// Plans of cuDNN are made when a shape is first asked about or primed (seconds), and kept.
 template <class Space>
 class Attention {

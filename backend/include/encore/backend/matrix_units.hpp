@@ -71,11 +71,48 @@ struct MatrixUnits {
     return value;
   }
 
+  /// The largest of the four lanes with the same g.
+  KOKKOS_FUNCTION static float max_of_quad(float value) {
+#if defined(__CUDA_ARCH__)
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, 1));
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, 2));
+#endif
+    return value;
+  }
+
+  /// The sum over `Lanes` neighbours, a power of two.
+  template <int Lanes>
+  KOKKOS_FUNCTION static float sum_of_neighbours(float value) {
+#if defined(__CUDA_ARCH__)
+    for (int lanes = 1; lanes < Lanes; lanes *= 2) value += __shfl_xor_sync(0xffffffffU, value, lanes);
+#endif
+    return value;
+  }
+
+  /// 2 to the power of a value, to 2 units in the last place; 0 where that is not a normal number.
+  KOKKOS_FUNCTION static float exp2(float value) {
+#if defined(__CUDA_ARCH__)
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(value));
+#endif
+    return value;
+  }
+
   /// Starts a copy of 16 bytes to scratch, or of as many zeros. Both addresses are multiples of 16.
   KOKKOS_FUNCTION static void copy_async(bfloat16* to, const bfloat16* from, bool exists) {
 #if defined(__CUDA_ARCH__)
     const int bytes = exists ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+#else
+    (void)to, (void)from, (void)exists;
+#endif
+  }
+  /// The same of one float.
+  KOKKOS_FUNCTION static void copy_async(float* to, const float* from, bool exists) {
+#if defined(__CUDA_ARCH__)
+    const int bytes = exists ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
                  "r"(bytes)
                  : "memory");
 #else
@@ -91,7 +128,13 @@ struct MatrixUnits {
 
   /// Two neighbours, the first in the lower half.
   KOKKOS_FUNCTION static std::uint32_t pack(float first, float second) {
+#if defined(__CUDA_ARCH__)
+    std::uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
     return bfloat16(first).bits | static_cast<std::uint32_t>(bfloat16(second).bits) << 16;
+#endif
   }
 
  private:
@@ -101,5 +144,36 @@ struct MatrixUnits {
   }
 #endif
 };
+
+// Addresses for MatrixUnits::load of the fragments of a 16 x 16 block at (row, column) of a matrix in scratch. `first`:
+// as the first operand of a product, [row, k]; `second`: as two second operands side by side, of columns 0 to 7 and 8
+// to 15. Where the matrix lies as [k, row] instead of [row, k], the load is a transposed one.
+
+KOKKOS_INLINE_FUNCTION const bfloat16* first_rows(const bfloat16* matrix, int stride, int row, int k,
+                                                  int lane) {
+  return matrix + (row + lane % 16) * stride + k + lane / 16 * 8;
+}
+KOKKOS_INLINE_FUNCTION const bfloat16* first_rows_transposed(const bfloat16* matrix, int stride, int row,
+                                                             int k, int lane) {
+  return matrix + (k + lane % 8 + lane / 16 * 8) * stride + row + lane / 8 % 2 * 8;
+}
+/// The matrix lies as [k, column], which needs a transposed load.
+KOKKOS_INLINE_FUNCTION const bfloat16* second_rows_transposed(const bfloat16* matrix, int stride, int k,
+                                                              int column, int lane) {
+  return matrix + (k + lane % 8 + lane / 8 % 2 * 8) * stride + column + lane / 16 * 8;
+}
+/// The matrix lies as [column, k].
+KOKKOS_INLINE_FUNCTION const bfloat16* second_rows(const bfloat16* matrix, int stride, int k, int column,
+                                                   int lane) {
+  return matrix + (column + lane % 8 + lane / 16 * 8) * stride + k + lane / 8 % 2 * 8;
+}
+
+/// sums[2] (16 x 16, as two of 16 x 8) += first (16 x 16) * second (16 x 16, as MatrixUnits loads it).
+template <class Units>
+KOKKOS_INLINE_FUNCTION void multiply_pair(float (&left)[4], float (&right)[4],
+                                          const std::uint32_t (&first)[4], const std::uint32_t (&second)[4]) {
+  Units::multiply(left, first, second[0], second[1]);
+  Units::multiply(right, first, second[2], second[3]);
+}
 
 }  // namespace encore::backend

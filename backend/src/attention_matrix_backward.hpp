@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attention_matrix_tiles.hpp"
+
+namespace encore::backend::impl {
+
+/// All three gradients in one launch, products on matrix units (Dao, "FlashAttention-2", 2023, algorithm 2, without its
+/// atomic additions). A team owns a block of keys and values of a key head, and goes over the queries that see them, of
+/// all heads of its group; or it owns a block of queries and goes over the keys that they see. Both compute the scores
+/// again. The two are alike: with own rows a, b and rows c, d that come by in stages,
+///   keys: a = K, b = V, c = Q, d = dO;  queries: a = Q, b = dO, c = K, d = V;
+///   weights P = exp(scale * a c^T - log_sum_exp), P' = P * (b d^T - rows' dots),
+///   first result (dK or dQ) = scale * P' c, second (dV) = P d.
+/// RowWarps x StageWarps warps: a warp has 16 own rows and, of each stage, Columns others, of which it takes some at a
+/// time; what the warps of the same rows have is added at the end, in order.
+template <int HeadDim, int RowWarps, int StageWarps, int Columns, class Units>
+struct MatrixAttentionBackward {
+  static constexpr int threads = 32 * RowWarps * StageWarps;
+  static constexpr int rows = 16 * RowWarps;
+  static constexpr int stage_rows = StageWarps * Columns;
+  static constexpr int row = matrix_row<HeadDim>;
+  /// Two tiles of its own; two stages of queries, gradients of the output, and output. A team of queries has its own
+  /// rows' output where there is none of a stage.
+  static constexpr int stage_elements = 3 * stage_rows * row;
+  static constexpr std::size_t tile_bytes = (2 * rows * row + 2 * stage_elements) * sizeof(bfloat16);
+  static constexpr std::size_t merge_bytes = StageWarps * rows * row * sizeof(float);
+  static constexpr std::size_t vectors_begin = tile_bytes > merge_bytes ? tile_bytes : merge_bytes;
+  static constexpr std::size_t scratch_bytes = vectors_begin + 3 * stage_rows * sizeof(float);
+  /// Whether own rows stay in registers.
+  static constexpr bool keeps_own = HeadDim <= 64;
+  static constexpr int columns = HeadDim > 64 ? 16 : Columns < 32 ? Columns : 32;  ///< at a time
+  static_assert(Columns % columns == 0 && HeadDim % 16 == 0 && rows <= stage_rows);
+
+  AttentionBackward<bfloat16> of;
+
+  static std::int64_t teams(const AttentionShape& shape) {
+    return shape.batch * (shape.heads + shape.kv_heads) * ((shape.tokens + rows - 1) / rows);
+  }
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int heads = static_cast<int>(of.shape.heads), kv_heads = static_cast<int>(of.shape.kv_heads);
+    const int key_items = static_cast<int>(of.shape.batch) * kv_heads;
+    const int items = key_items + static_cast<int>(of.shape.batch) * heads;
+    const int blocks = (static_cast<int>(of.shape.tokens) + rows - 1) / rows;
+    const int rank = static_cast<int>(team.league_rank());
+    // Early keys are seen by more queries, late queries see more keys: they go first.
+    const int turn = rank / items, item = rank % items;
+    if (item < key_items) {
+      Block<true, Team>{*this, team, item / kv_heads, item % kv_heads, turn * rows}.run();
+    } else {
+      const int which = item - key_items;
+      Block<false, Team>{*this, team, which / heads, which % heads, (blocks - 1 - turn) * rows}.run();
+    }
+  }
+
+  /// Where a team is: a head of keys, or one of queries. (Not private: nvcc.)
+  template <bool OfKeys, class Team>
+  struct Block {
+    const MatrixAttentionBackward& self;
+    const Team& team;
+    int batch, head, begin;
+
+    struct State {
+      float first[HeadDim / 8][4];
+      float second[OfKeys ? HeadDim / 8 : 1][4];
+      std::uint32_t own[keeps_own ? 2 : 1][keeps_own ? HeadDim / 16 : 1][4];
+      float log_sum_exp[2], dots[2];  ///< of own queries
+    };
+
+    KOKKOS_FUNCTION bfloat16* own_tile(int which) const {
+      return team.template scratch<bfloat16>() + which * rows * row;
+    }
+    KOKKOS_FUNCTION bfloat16* stage(int which) const { return own_tile(2) + which * stage_elements; }
+    /// Of a stage's queries; base 2 logarithms, once `describe` is done.
+    KOKKOS_FUNCTION float* log_sum_exp(int which) const {
+      return reinterpret_cast<float*>(team.template scratch<std::byte>() + vectors_begin) +
+             which * stage_rows;
+    }
+    KOKKOS_FUNCTION float* dots() const { return log_sum_exp(2); }
+    KOKKOS_FUNCTION int lane() const { return team.rank() % 32; }
+    KOKKOS_FUNCTION int row_begin() const { return team.rank() / 32 % RowWarps * 16; }
+    KOKKOS_FUNCTION int stage_warp() const { return team.rank() / (32 * RowWarps); }
+    KOKKOS_FUNCTION int tokens() const { return static_cast<int>(self.of.shape.tokens); }
+    KOKKOS_FUNCTION int window() const { return static_cast<int>(window_of(self.of.shape)); }
+    KOKKOS_FUNCTION int group() const {
+      return static_cast<int>(self.of.shape.heads / self.of.shape.kv_heads);
+    }
+    KOKKOS_FUNCTION const float* log_sum_exp_of(int query_head, int query) const {
+      return self.of.log_sum_exp +
+             (static_cast<std::int64_t>(batch) * self.of.shape.heads + query_head) * tokens() + query;
+    }
+
+    template <int Rows>
+    KOKKOS_FUNCTION void copy(bfloat16* to, const HeadsOperand<const bfloat16>& from, int of_head,
+                              int token) const {
+      copy_tokens<Units, Rows, HeadDim, threads>(team.rank(), to, head_of(from, batch, of_head, token),
+                                                 from.token_stride, tokens() - token);
+    }
+
+    KOKKOS_FUNCTION void fetch_own() const {
+      const AttentionBackward<bfloat16>& of = self.of;
+      if constexpr (OfKeys) {
+        copy<rows>(own_tile(0), of.key, head, begin);
+        copy<rows>(own_tile(1), of.value, head, begin);
+      } else {
+        copy<rows>(own_tile(0), of.query, head, begin);
+        copy<rows>(own_tile(1), of.output_gradient, head, begin);
+        copy<rows>(stage(0) + 2 * stage_rows * row, of.output, head, begin);
+        fetch_log_sum_exp<rows>(head, begin, 0);
+      }
+    }
+
+    template <int Rows>
+    KOKKOS_FUNCTION void fetch_log_sum_exp(int query_head, int query, int which) const {
+      for (int i = team.rank(); i < Rows; i += threads) {
+        const bool exists = query + i < tokens();
+        Units::copy_async(log_sum_exp(which) + i, log_sum_exp_of(query_head, query + (exists ? i : 0)),
+                          exists);
+      }
+    }
+
+    KOKKOS_FUNCTION void fetch(int other_head, int token, int which) const {
+      const AttentionBackward<bfloat16>& of = self.of;
+      bfloat16* to = stage(which);
+      if constexpr (OfKeys) {
+        copy<stage_rows>(to, of.query, other_head, token);
+        copy<stage_rows>(to + stage_rows * row, of.output_gradient, other_head, token);
+        copy<stage_rows>(to + 2 * stage_rows * row, of.output, other_head, token);
+        fetch_log_sum_exp<stage_rows>(other_head, token, which);
+      } else {
+        copy<stage_rows>(to, of.key, other_head, token);
+        copy<stage_rows>(to + stage_rows * row, of.value, other_head, token);
+      }
+    }
+
+    /// Dots of queries' outputs and their gradients; logarithms to base 2.
+    template <int Rows>
+    KOKKOS_FUNCTION void describe(const bfloat16* output, const bfloat16* output_gradient,
+                                  float* logarithm) const {
+      constexpr int packets = HeadDim / 8;
+      static_assert(Rows * packets % 32 == 0);
+      for (int item = team.rank(); item < Rows * packets; item += threads) {
+        const int at = item / packets, packet = item % packets;
+        const auto o = load_packet<8>(output + at * row, packet);
+        const auto gradient = load_packet<8>(output_gradient + at * row, packet);
+        float dot = 0;
+        ENCORE_UNROLL
+        for (int i = 0; i < 8; ++i) dot += static_cast<float>(o[i]) * static_cast<float>(gradient[i]);
+        dot = Units::template sum_of_neighbours<packets>(dot);
+        if (packet == 0) {
+          dots()[at] = dot;
+          logarithm[at] *= log2_of_e;
+        }
+      }
+    }
+
+    KOKKOS_FUNCTION void run() const {
+      const AttentionShape& shape = self.of.shape;
+      const int first = OfKeys ? begin : static_cast<int>(first_key(shape, begin, stage_rows));
+      const int end = OfKeys ? static_cast<int>(query_end(shape, begin + rows))
+                             : (begin + rows < tokens() ? begin + rows : tokens());
+      const int first_head = OfKeys ? head * group() : head / group();
+      const int heads_end = first_head + (OfKeys ? group() : 1);
+      fetch_own();
+      fetch(first_head, first, 0);
+      State state{};
+      Units::wait_for_copies();
+      team.barrier();
+      begin_own(state);
+      int other_head = first_head, token = first;
+      for (int which = 0; other_head < heads_end; which ^= 1) {
+        int next_head = other_head, next = token + stage_rows;
+        if (next >= end) {
+          next = first;
+          ++next_head;
+        }
+        if (next_head < heads_end) fetch(next_head, next, which ^ 1);
+        if constexpr (OfKeys) {
+          const bfloat16* gradient = stage(which) + stage_rows * row;
+          describe<stage_rows>(gradient + stage_rows * row, gradient, log_sum_exp(which));
+          team.barrier();
+        }
+        for (int part = 0; part < Columns; part += columns) step(token, which, part, state);
+        Units::wait_for_copies();
+        team.barrier();
+        other_head = next_head;
+        token = next;
+      }
+      const AttentionBackward<bfloat16>& of = self.of;
+      add_and_store(state.first, OfKeys ? of.key_gradient : of.query_gradient, shape.scale);
+      if constexpr (OfKeys) add_and_store(state.second, of.value_gradient, 1.0F);
+    }
+
+    KOKKOS_FUNCTION void begin_own(State& state) const {
+      if constexpr (!OfKeys) {
+        describe<rows>(stage(0) + 2 * stage_rows * row, own_tile(1), log_sum_exp(0));
+        team.barrier();
+        for (int i = 0; i < 2; ++i) {
+          state.log_sum_exp[i] = log_sum_exp(0)[row_begin() + lane() / 4 + i * 8];
+          state.dots[i] = dots()[row_begin() + lane() / 4 + i * 8];
+        }
+      }
+      if constexpr (keeps_own) ENCORE_UNROLL
+      for (int which = 0; which < 2; ++which) ENCORE_UNROLL
+      for (int k = 0; k < HeadDim / 16; ++k) load_own(state.own[which][k], which, k);
+    }
+
+    KOKKOS_FUNCTION void load_own(std::uint32_t (&own)[4], int which, int k) const {
+      Units::load(own, first_rows(own_tile(which), row, row_begin(), k * 16, lane()));
+    }
+
+    KOKKOS_FUNCTION void step(int token, int which, int part, State& state) const {
+      const int others = stage_warp() * Columns + part, other = token + others, own = begin + row_begin();
+      const TileSight sight = OfKeys ? TileSight::of(other, columns, own, 16, window())
+                                     : TileSight::of(own, 16, other, columns, window());
+      if (sight.none) return;
+      const bfloat16* first_tile = stage(which) + others * row;
+      const bfloat16* second_tile = first_tile + stage_rows * row;
+      float weights[columns / 8][4] = {}, gradients[columns / 8][4] = {};
+      ENCORE_UNROLL
+      for (int k = 0; k < HeadDim / 16; ++k) {
+        std::uint32_t own_first[4], own_second[4];
+        if constexpr (!keeps_own) {
+          load_own(own_first, 0, k);
+          load_own(own_second, 1, k);
+        } else {
+          ENCORE_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            own_first[i] = state.own[0][k][i];
+            own_second[i] = state.own[1][k][i];
+          }
+        }
+        ENCORE_UNROLL
+        for (int n = 0; n < columns / 16; ++n) {
+          std::uint32_t operand[4];
+          Units::load(operand, second_rows(first_tile, row, k * 16, n * 16, lane()));
+          multiply_pair<Units>(weights[2 * n], weights[2 * n + 1], own_first, operand);
+          Units::load(operand, second_rows(second_tile, row, k * 16, n * 16, lane()));
+          multiply_pair<Units>(gradients[2 * n], gradients[2 * n + 1], own_second, operand);
+        }
+      }
+      weigh(log_sum_exp(which) + others, dots() + others, state, weights, gradients);
+      if (!sight.all) hide(own, other, weights, gradients);
+      ENCORE_UNROLL
+      for (int k = 0; k < columns / 16; ++k) {
+        std::uint32_t weight[4], gradient[4];
+        as_first<Units>(weight, weights[2 * k], weights[2 * k + 1]);
+        as_first<Units>(gradient, gradients[2 * k], gradients[2 * k + 1]);
+        ENCORE_UNROLL
+        for (int n = 0; n < HeadDim / 16; ++n) {
+          std::uint32_t operand[4];
+          Units::load_transposed(operand, second_rows_transposed(first_tile, row, k * 16, n * 16, lane()));
+          multiply_pair<Units>(state.first[2 * n], state.first[2 * n + 1], gradient, operand);
+          if constexpr (OfKeys) {
+            Units::load_transposed(operand, second_rows_transposed(second_tile, row, k * 16, n * 16, lane()));
+            multiply_pair<Units>(state.second[2 * n], state.second[2 * n + 1], weight, operand);
+          }
+        }
+      }
+    }
+
+    /// Scores become weights, and the weights' gradients those of the scores.
+    KOKKOS_FUNCTION void weigh(const float* stage_log_sum_exp, const float* stage_dots, const State& state,
+                               float (&weights)[columns / 8][4], float (&gradients)[columns / 8][4]) const {
+      const float scale = self.of.shape.scale * log2_of_e;
+      ENCORE_UNROLL
+      for (int n = 0; n < columns / 8; ++n) {
+        Packet<float, 2> logarithm{}, dot{};
+        if constexpr (OfKeys) {
+          logarithm = load_packet<2>(stage_log_sum_exp + n * 8 + lane() % 4 * 2);
+          dot = load_packet<2>(stage_dots + n * 8 + lane() % 4 * 2);
+        }
+        ENCORE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float subtracted = OfKeys ? logarithm[i % 2] : state.log_sum_exp[i / 2];
+          weights[n][i] = Units::exp2(weights[n][i] * scale - subtracted);
+          gradients[n][i] = weights[n][i] * (gradients[n][i] - (OfKeys ? dot[i % 2] : state.dots[i / 2]));
+        }
+      }
+    }
+
+    /// Queries past the last token have outputs' gradients of zero, and keys past it come after every query.
+    KOKKOS_FUNCTION void hide(int own, int other, float (&weights)[columns / 8][4],
+                              float (&gradients)[columns / 8][4]) const {
+      ENCORE_UNROLL
+      for (int n = 0; n < columns / 8; ++n) ENCORE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int own_row = own + lane() / 4 + i / 2 * 8, column = other + n * 8 + lane() % 4 * 2 + i % 2;
+        if (OfKeys ? sees(column, own_row, window()) : sees(own_row, column, window())) continue;
+        weights[n][i] = 0;
+        gradients[n][i] = 0;
+      }
+    }
+
+    KOKKOS_FUNCTION void add_and_store(const float (&sums)[HeadDim / 8][4], const HeadsOperand<bfloat16>& to,
+                                       float factor) const {
+      auto* merged = team.template scratch<float>();
+      put_sums<HeadDim>(merged + (stage_warp() * rows + row_begin()) * row, sums, lane());
+      team.barrier();
+      constexpr int packets = HeadDim / 8;
+      for (int item = team.rank(); item < rows * packets; item += threads) {
+        const int at = item / packets, packet = item % packets;
+        if (begin + at >= tokens()) break;
+        Packet<float, 8> total{};
+        ENCORE_UNROLL
+        for (int w = 0; w < StageWarps; ++w) {
+          const float* from = merged + (w * rows + at) * row + packet * 8;
+          const auto left = load_packet<4>(from), right = load_packet<4>(from + 4);
+          ENCORE_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            total[i] += left[i];
+            total[4 + i] += right[i];
+          }
+        }
+        Packet<bfloat16, 8> result;
+        for (int i = 0; i < 8; ++i) result[i] = bfloat16(total[i] * factor);
+        store_packet(head_of(to, batch, head, begin + at), packet, result);
+      }
+      team.barrier();
+    }
+  };
+};
+
+}  // namespace encore::backend::impl

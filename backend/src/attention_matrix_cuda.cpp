@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_matrix_cuda.hpp"
+#include "attention_matrix_backward.hpp"
+#include "attention_matrix_forward.hpp"
+#include "attention_shapes.hpp"
+
+#include <encore/backend/launch.hpp>
+
+namespace encore::backend::impl {
+
+namespace {
+
+using Cuda = Kokkos::Cuda;
+
+template <class Kernel>
+void launch_forward(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of) {
+  const AttentionShape& shape = of.shape;
+  launch(
+      stream, "attention forward",
+      {heads_access(of.query, shape, shape.heads, false), heads_access(of.key, shape, shape.kv_heads, false),
+       heads_access(of.value, shape, shape.kv_heads, false),
+       heads_access(of.output, shape, shape.heads, true),
+       write(of.log_sum_exp, static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens)),
+       read(of.sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0)},
+      Teams<Kernel::threads>{Kernel::teams(shape), Kernel::scratch_bytes}, Kernel{of});
+}
+
+template <class Kernel>
+void launch_backward(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of) {
+  const AttentionShape& shape = of.shape;
+  launch(
+      stream, "attention backward",
+      {heads_access(of.query, shape, shape.heads, false), heads_access(of.key, shape, shape.kv_heads, false),
+       heads_access(of.value, shape, shape.kv_heads, false),
+       heads_access(of.output, shape, shape.heads, false),
+       heads_access(of.output_gradient, shape, shape.heads, false),
+       read(of.log_sum_exp, static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens)),
+       heads_access(of.query_gradient, shape, shape.heads, true),
+       heads_access(of.key_gradient, shape, shape.kv_heads, true),
+       heads_access(of.value_gradient, shape, shape.kv_heads, true)},
+      Teams<Kernel::threads>{Kernel::teams(shape), Kernel::scratch_bytes}, Kernel{of});
+}
+
+/// Blocks of so many queries, of all heads.
+std::int64_t blocks_of(const AttentionShape& shape, std::int64_t queries) {
+  return shape.batch * shape.heads * ((shape.tokens + queries - 1) / queries);
+}
+
+/// An H200 has 132 multiprocessors: blocks are as large as leave one for almost each.
+constexpr std::int64_t enough_blocks = 100;
+
+}  // namespace
+
+void run_matrix_units(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of) {
+  if (of.shape.head_dim == 64) {
+    if (blocks_of(of.shape, 64) >= enough_blocks)
+      return launch_forward<MatrixAttentionForward<64, 2, 2, 4, 32, MatrixUnits>>(stream, of);
+    if (blocks_of(of.shape, 32) >= enough_blocks)
+      return launch_forward<MatrixAttentionForward<64, 1, 2, 4, 32, MatrixUnits>>(stream, of);
+    return launch_forward<MatrixAttentionForward<64, 1, 1, 4, 32, MatrixUnits>>(stream, of);
+  }
+  if (blocks_of(of.shape, 64) >= enough_blocks)
+    return launch_forward<MatrixAttentionForward<128, 1, 4, 2, 32, MatrixUnits>>(stream, of);
+  launch_forward<MatrixAttentionForward<128, 1, 1, 4, 32, MatrixUnits>>(stream, of);
+}
+
+void run_matrix_units(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of) {
+  if (of.shape.head_dim == 64) {
+    if (blocks_of(of.shape, 64) >= enough_blocks)
+      return launch_backward<MatrixAttentionBackward<64, 4, 1, 64, MatrixUnits>>(stream, of);
+    if (blocks_of(of.shape, 32) >= enough_blocks)
+      return launch_backward<MatrixAttentionBackward<64, 2, 2, 32, MatrixUnits>>(stream, of);
+    return launch_backward<MatrixAttentionBackward<64, 1, 4, 32, MatrixUnits>>(stream, of);
+  }
+  if (blocks_of(of.shape, 64) >= enough_blocks)
+    return launch_backward<MatrixAttentionBackward<128, 4, 2, 32, MatrixUnits>>(stream, of);
+  launch_backward<MatrixAttentionBackward<128, 1, 4, 16, MatrixUnits>>(stream, of);
+}
+
+}  // namespace encore::backend::impl

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attention_operands.hpp"
+
+#include <encore/backend/stream.hpp>
+
+namespace encore::backend::impl {
+
+/// Whether the kernels on matrix units compute this at all, without dropout and in bfloat16.
+inline bool fits_matrix_units(const AttentionShape& shape) {
+  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.scale > 0 &&
+         shape.batch * shape.heads * shape.tokens < (std::int64_t{1} << 30);
+}
+
+/// Whether they are thought quicker than cuDNN, as measured on an H200.
+inline bool prefers_matrix_units(const AttentionShape& shape) {
+  return shape.head_dim == 64 && shape.batch * shape.heads * shape.tokens <= 16 * 1024 &&
+         shape.tokens <= 1024;
+}
+
+/// One launch each. Operands' addresses and strides are multiples of 16 bytes.
+void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionForward<bfloat16>& operands);
+void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionBackward<bfloat16>& operands);
+
+}  // namespace encore::backend::impl

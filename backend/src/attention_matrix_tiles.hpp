@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attention_operands.hpp"
+
+#include <encore/backend/matrix_units.hpp>
+#include <encore/backend/packet.hpp>
+
+/// Before loops over arrays that must stay in registers.
+#if defined(__CUDA_ARCH__)
+#define ENCORE_UNROLL _Pragma("unroll")
+#else
+#define ENCORE_UNROLL
+#endif
+
+namespace encore::backend::impl {
+
+inline constexpr float log2_of_e = 1.4426950408889634F;
+
+/// Rows of a head in a team's scratch, in bfloat16 or as partial sums in float: padded so that 8 rows of 16 bytes from
+/// one column on lie in different banks.
+template <int HeadDim>
+inline constexpr int matrix_row = HeadDim + 8;
+
+/// Starts the copy of `Rows` tokens of a head to scratch; those past `count` become zeros.
+template <class Units, int Rows, int HeadDim, int Threads>
+KOKKOS_INLINE_FUNCTION void copy_tokens(int thread, bfloat16* to, const bfloat16* from,
+                                        std::int64_t token_stride, int count) {
+  constexpr int packets = HeadDim / 8, step = Threads / packets;
+  static_assert(Threads % packets == 0);
+  const int packet = thread % packets * 8, begin = thread / packets;
+  const bfloat16* source = from + begin * token_stride + packet;
+  ENCORE_UNROLL
+  for (int i = 0; i < (Rows + step - 1) / step; ++i) {
+    const int row = begin + i * step;
+    const bool exists = row < count;
+    if (Rows % step == 0 || row < Rows)
+      Units::copy_async(to + row * matrix_row<HeadDim> + packet, exists ? source : from, exists);
+    source += step * token_stride;
+  }
+}
+
+/// How far a tile of queries and one of keys let queries see keys.
+struct TileSight {
+  bool none, all;
+
+  KOKKOS_INLINE_FUNCTION static TileSight of(int query, int queries, int key, int keys, int window) {
+    const int last_query = query + queries - 1, last_key = key + keys - 1;
+    return {key > last_query || last_key + window <= query, last_key <= query && key + window > last_query};
+  }
+};
+
+KOKKOS_INLINE_FUNCTION bool sees(int query, int key, int window) {
+  return key <= query && key + window > query;
+}
+
+/// Two neighbouring tiles of sums (16 x 8 each) as the first operand (16 x 16) of the next product.
+template <class Units>
+KOKKOS_INLINE_FUNCTION void as_first(std::uint32_t (&first)[4], const float (&left)[4],
+                                     const float (&right)[4]) {
+  first[0] = Units::pack(left[0], left[1]);
+  first[1] = Units::pack(left[2], left[3]);
+  first[2] = Units::pack(right[0], right[1]);
+  first[3] = Units::pack(right[2], right[3]);
+}
+
+/// Puts a warp's sums (16 x HeadDim) into scratch, rows of matrix_row floats.
+template <int HeadDim>
+KOKKOS_INLINE_FUNCTION void put_sums(float* to, const float (&sums)[HeadDim / 8][4], int lane) {
+  float* upper = to + lane / 4 * matrix_row<HeadDim> + lane % 4 * 2;
+  ENCORE_UNROLL
+  for (int block = 0; block < HeadDim / 8; ++block) {
+    store_packet(upper + block * 8, 0, Packet<float, 2>{{sums[block][0], sums[block][1]}});
+    store_packet(upper + 8 * matrix_row<HeadDim> + block * 8, 0,
+                 Packet<float, 2>{{sums[block][2], sums[block][3]}});
+  }
+}
+
+}  // namespace encore::backend::impl
