@@ -188,20 +188,24 @@ struct Attention<Space>::Implementation {
 
   void run(Stream<Space>& stream, const char* label, impl::CudnnAttention::Plan& plan,
            const std::array<void*, impl::cudnn_operands>& data, const impl::CudnnRows& rows,
-           const std::array<Access, impl::cudnn_operands + 2>& accesses, std::byte* workspace,
+           const std::array<Access, impl::cudnn_operands + 2>& accesses, double flops, std::byte* workspace,
            std::size_t workspace_bytes) {
-    if (stream.mode() == StreamMode::list) return stream.note_launch(label);
+    const auto& a = accesses;
+    if (stream.mode() == StreamMode::list) {
+      stream.note_launch(label, {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9]});
+      return stream.note_flops(flops);
+    }
     const std::size_t needed = impl::CudnnAttention::workspace_bytes(plan);
     std::byte* memory = needed <= workspace_bytes ? workspace : workspace_of(needed);
     const cudaStream_t native = stream.execution_space().cuda_stream();
     const auto call = [&] { library().run(plan, data, rows, memory, native); };
     if (impl::CudnnAttention::take_first_run(plan) && stream.mode() == StreamMode::prime)
       impl::load_by_capture(native, label, call);
-    const auto& a = accesses;
     launch_native(stream, label,
                   {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],
                    write(memory, memory == nullptr ? 0 : needed)},
                   call);
+    stream.note_flops(flops);
   }
 #else
   template <class T>
@@ -264,6 +268,12 @@ AttentionEngine Attention<Space>::engine(const AttentionShape& shape, const Atte
 }
 
 template <class Space>
+template <class T>
+bool Attention<Space>::rotates_gradients(const AttentionShape& shape, const AttentionDropout& dropout) const {
+  return engine<T>(shape, dropout) == AttentionEngine::matrix_units;
+}
+
+template <class Space>
 void Attention<Space>::force(AttentionEngine engine) {
 #if !ENCORE_HAVE_CUDNN
   if (engine == AttentionEngine::cudnn)
@@ -315,7 +325,7 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
            impl::heads_access(value, shape, shape.kv_heads, false),
            impl::heads_access(output, shape, shape.heads, true), write(log_sum_exp, impl::rows_of(shape)),
            read(sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0)},
-          nullptr, 0);
+          impl::attention_flops(shape, 2), nullptr, 0);
   }
 #endif
   impl::run_portable(stream, operands);
@@ -329,7 +339,7 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
                                 HeadsOperand<const T> output, const Accumulator<T>* log_sum_exp,
                                 HeadsOperand<const T> output_gradient, HeadsOperand<T> query_gradient,
                                 HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient,
-                                std::byte* workspace) {
+                                std::byte* workspace, const AttentionRotation<Accumulator<T>>& rotation) {
   impl::check_shape(shape);
   if (shape.batch == 0 || shape.tokens == 0) return;
   const impl::AttentionBackward<T> operands{
@@ -341,7 +351,8 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
     if (engine == AttentionEngine::matrix_units &&
         implementation_->template takes_matrix_units<T>(shape, query, key, value, output, output_gradient,
                                                         query_gradient, key_gradient, value_gradient))
-      return impl::run_matrix_units(stream, operands);
+      return impl::run_matrix_units(stream, operands, rotation);
+  impl::check_no_rotation(shape, rotation);
 #if ENCORE_HAVE_CUDNN
   if (engine == AttentionEngine::cudnn) {
     keep_for_recording(stream, implementation_);
@@ -363,13 +374,15 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
            impl::heads_access(key_gradient, shape, shape.kv_heads, true),
            impl::heads_access(value_gradient, shape, shape.kv_heads, true),
            read(log_sum_exp, impl::rows_of(shape))},
-          workspace, workspace_bytes<T>(shape, dropout));
+          impl::attention_flops(shape, 5), workspace, workspace_bytes<T>(shape, dropout));
   }
 #endif
   impl::run_portable(stream, operands);
 }
 
 #define ENCORE_INSTANTIATE(T)                                                                       \
+  template bool Attention<Kokkos::Cuda>::rotates_gradients<T>(const AttentionShape&,                \
+                                                              const AttentionDropout&) const;       \
   template AttentionEngine Attention<Kokkos::Cuda>::engine<T>(const AttentionShape&,                \
                                                               const AttentionDropout&) const;       \
   template std::size_t Attention<Kokkos::Cuda>::workspace_bytes<T>(const AttentionShape&,           \
@@ -380,7 +393,8 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
   template void Attention<Kokkos::Cuda>::backward<T>(                                               \
       Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, \
       HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const float*,            \
-      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*);
+      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*,         \
+      const AttentionRotation<float>&);
 template class Attention<Kokkos::Cuda>;
 ENCORE_INSTANTIATE(float)
 ENCORE_INSTANTIATE(bfloat16)

@@ -54,6 +54,12 @@ AttentionEngine Attention<Space>::engine(const AttentionShape&, const AttentionD
 }
 
 template <class Space>
+template <class T>
+bool Attention<Space>::rotates_gradients(const AttentionShape&, const AttentionDropout&) const {
+  return false;
+}
+
+template <class Space>
 void Attention<Space>::force(AttentionEngine engine) {
   if (engine != AttentionEngine::portable)
     throw DeviceError(
@@ -90,6 +96,7 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
           read(dropout.state, dropout.state != nullptr ? 1 : 0)},
          Teams<32>{rows * blocks, impl::HostAttention<T>::forward_scratch_bytes(shape.head_dim)},
          impl::ForwardKernel<T>{{shape, dropout, query, key, value, output, log_sum_exp, sinks}});
+  stream.note_flops(impl::attention_flops(shape, 2));
 }
 
 template <class Space>
@@ -100,8 +107,9 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
                                 HeadsOperand<const T> output, const Accumulator<T>* log_sum_exp,
                                 HeadsOperand<const T> output_gradient, HeadsOperand<T> query_gradient,
                                 HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient,
-                                std::byte* workspace) {
+                                std::byte* workspace, const AttentionRotation<Accumulator<T>>& rotation) {
   impl::check_shape(shape);
+  impl::check_no_rotation(shape, rotation);
   if (shape.batch == 0 || shape.tokens == 0) return;
   using A = Accumulator<T>;
   auto* row_dots = reinterpret_cast<A*>(workspace);
@@ -125,6 +133,7 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
          Teams<32>{shape.batch * shape.heads * query_blocks,
                    impl::HostAttention<T>::query_gradient_scratch_bytes(shape.head_dim)},
          impl::QueryGradientKernel<T>{operands});
+  stream.note_flops(impl::attention_flops(shape, 1));  // Five products in all, two of them twice here.
 
   const std::int64_t key_blocks = (shape.tokens + impl::host_keys - 1) / impl::host_keys;
   launch(stream, "attention backward: keys and values",
@@ -135,9 +144,12 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
          Teams<32>{shape.batch * shape.kv_heads * key_blocks,
                    impl::HostAttention<T>::key_gradient_scratch_bytes(shape.head_dim)},
          impl::KeyGradientKernel<T>{operands});
+  stream.note_flops(impl::attention_flops(shape, 4));
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T)                                                                         \
+  template bool Attention<SPACE>::rotates_gradients<T>(const AttentionShape&, const AttentionDropout&)       \
+      const;                                                                                                 \
   template AttentionEngine Attention<SPACE>::engine<T>(const AttentionShape&, const AttentionDropout&)       \
       const;                                                                                                 \
   template std::size_t Attention<SPACE>::workspace_bytes<T>(const AttentionShape&, const AttentionDropout&)  \
@@ -149,7 +161,8 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
   template void Attention<SPACE>::backward<T>(                                                               \
       Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,                 \
       HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const Accumulator<T>*,            \
-      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*);
+      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*,                  \
+      const AttentionRotation<Accumulator<T>>&);
 ENCORE_IF_SERIAL(template class Attention<Kokkos::Serial>;)
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, double))
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial, float))

@@ -33,6 +33,7 @@ struct MatrixAttentionBackward {
   static_assert(Columns % columns == 0 && HeadDim % 16 == 0 && rows <= stage_rows);
 
   AttentionBackward<bfloat16> of;
+  AttentionRotation<float> rotation;  ///< of queries and keys
 
   static std::int64_t teams(const AttentionShape& shape) {
     return shape.batch * (shape.heads + shape.kv_heads) * ((shape.tokens + rows - 1) / rows);
@@ -189,8 +190,8 @@ struct MatrixAttentionBackward {
         token = next;
       }
       const AttentionBackward<bfloat16>& of = self.of;
-      add_and_store(state.first, OfKeys ? of.key_gradient : of.query_gradient, shape.scale);
-      if constexpr (OfKeys) add_and_store(state.second, of.value_gradient, 1.0F);
+      add_and_store(state.first, OfKeys ? of.key_gradient : of.query_gradient, shape.scale, self.rotation);
+      if constexpr (OfKeys) add_and_store(state.second, of.value_gradient, 1.0F, {});
     }
 
     KOKKOS_FUNCTION void begin_own(State& state) const {
@@ -294,31 +295,42 @@ struct MatrixAttentionBackward {
       }
     }
 
+    /// Items are two packets of a row, half a row apart, which may be pairs of a rotation.
     KOKKOS_FUNCTION void add_and_store(const float (&sums)[HeadDim / 8][4], const HeadsOperand<bfloat16>& to,
-                                       float factor) const {
+                                       float factor, const AttentionRotation<float>& turned) const {
       auto* merged = team.template scratch<float>();
       put_sums<HeadDim>(merged + (stage_warp() * rows + row_begin()) * row, sums, lane());
       team.barrier();
-      constexpr int packets = HeadDim / 8;
+      constexpr int packets = HeadDim / 16;
       for (int item = team.rank(); item < rows * packets; item += threads) {
-        const int at = item / packets, packet = item % packets;
-        if (begin + at >= tokens()) break;
-        Packet<float, 8> total{};
-        ENCORE_UNROLL
-        for (int w = 0; w < StageWarps; ++w) {
-          const float* from = merged + (w * rows + at) * row + packet * 8;
-          const auto left = load_packet<4>(from), right = load_packet<4>(from + 4);
-          ENCORE_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            total[i] += left[i];
-            total[4 + i] += right[i];
-          }
-        }
-        Packet<bfloat16, 8> result;
-        for (int i = 0; i < 8; ++i) result[i] = bfloat16(total[i] * factor);
-        store_packet(head_of(to, batch, head, begin + at), packet, result);
+        const int at = item / packets, packet = item % packets, token = begin + at;
+        if (token >= tokens()) break;
+        Packet<bfloat16, 8> left = total(merged + at * row + packet * 8, factor);
+        Packet<bfloat16, 8> right = total(merged + at * row + HeadDim / 2 + packet * 8, factor);
+        if (turned.cosine != nullptr) turn_back(turned, HeadDim, token, packet, left, right);
+        bfloat16* result = head_of(to, batch, head, token);
+        store_packet(result, packet, left);
+        store_packet(result + HeadDim / 2, packet, right);
       }
       team.barrier();
+    }
+
+    /// What the warps of the same rows have.
+    KOKKOS_FUNCTION Packet<bfloat16, 8> total(const float* from, float factor) const {
+      float sums[8] = {};
+      ENCORE_UNROLL
+      for (int w = 0; w < StageWarps; ++w) {
+        const auto first = load_packet<4>(from + w * rows * row),
+                   last = load_packet<4>(from + w * rows * row + 4);
+        ENCORE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          sums[i] += first[i];
+          sums[4 + i] += last[i];
+        }
+      }
+      Packet<bfloat16, 8> result;
+      for (int i = 0; i < 8; ++i) result[i] = bfloat16(sums[i] * factor);
+      return result;
     }
   };
 };

@@ -23,11 +23,16 @@ void launch_forward(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of) 
        write(of.log_sum_exp, static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens)),
        read(of.sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0)},
       Teams<Kernel::threads>{Kernel::teams(shape), Kernel::scratch_bytes}, Kernel{of});
+  stream.note_flops(attention_flops(shape, 2));
 }
 
 template <class Kernel>
-void launch_backward(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of) {
+void launch_backward(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of,
+                     const AttentionRotation<float>& rotation) {
   const AttentionShape& shape = of.shape;
+  const auto reads_table = [&](const float* table) {
+    return read(table, table == nullptr ? 0 : static_cast<std::size_t>(shape.tokens * shape.head_dim / 2));
+  };
   launch(
       stream, "attention backward",
       {heads_access(of.query, shape, shape.heads, false), heads_access(of.key, shape, shape.kv_heads, false),
@@ -38,7 +43,8 @@ void launch_backward(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of
        heads_access(of.query_gradient, shape, shape.heads, true),
        heads_access(of.key_gradient, shape, shape.kv_heads, true),
        heads_access(of.value_gradient, shape, shape.kv_heads, true)},
-      Teams<Kernel::threads>{Kernel::teams(shape), Kernel::scratch_bytes}, Kernel{of});
+      Teams<Kernel::threads>{Kernel::teams(shape), Kernel::scratch_bytes}, Kernel{of, rotation});
+  stream.note_flops(attention_flops(shape, 5));
 }
 
 /// Blocks of so many queries, of all heads.
@@ -64,17 +70,18 @@ void run_matrix_units(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of
   launch_forward<MatrixAttentionForward<128, 1, 1, 4, 32, MatrixUnits>>(stream, of);
 }
 
-void run_matrix_units(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of) {
+void run_matrix_units(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of,
+                      const AttentionRotation<float>& rotation) {
   if (of.shape.head_dim == 64) {
     if (blocks_of(of.shape, 64) >= enough_blocks)
-      return launch_backward<MatrixAttentionBackward<64, 4, 1, 64, MatrixUnits>>(stream, of);
+      return launch_backward<MatrixAttentionBackward<64, 4, 2, 32, MatrixUnits>>(stream, of, rotation);
     if (blocks_of(of.shape, 32) >= enough_blocks)
-      return launch_backward<MatrixAttentionBackward<64, 2, 2, 32, MatrixUnits>>(stream, of);
-    return launch_backward<MatrixAttentionBackward<64, 1, 4, 32, MatrixUnits>>(stream, of);
+      return launch_backward<MatrixAttentionBackward<64, 2, 4, 32, MatrixUnits>>(stream, of, rotation);
+    return launch_backward<MatrixAttentionBackward<64, 1, 8, 16, MatrixUnits>>(stream, of, rotation);
   }
   if (blocks_of(of.shape, 64) >= enough_blocks)
-    return launch_backward<MatrixAttentionBackward<128, 4, 2, 32, MatrixUnits>>(stream, of);
-  launch_backward<MatrixAttentionBackward<128, 1, 4, 16, MatrixUnits>>(stream, of);
+    return launch_backward<MatrixAttentionBackward<128, 4, 2, 32, MatrixUnits>>(stream, of, rotation);
+  launch_backward<MatrixAttentionBackward<128, 1, 4, 16, MatrixUnits>>(stream, of, rotation);
 }
 
 }  // namespace encore::backend::impl

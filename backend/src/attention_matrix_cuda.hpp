@@ -15,12 +15,12 @@ inline bool fits_matrix_units(const AttentionShape& shape) {
 
 /// Whether they are thought quicker than cuDNN, as measured on an H200.
 inline bool prefers_matrix_units(const AttentionShape& shape) {
-  return shape.head_dim == 64 && shape.batch * shape.heads * shape.tokens <= 16 * 1024 &&
-         shape.tokens <= 1024;
+  return shape.head_dim == 64 && shape.batch * shape.heads * shape.tokens <= 4096;
 }
 
 /// One launch each. Operands' addresses and strides are multiples of 16 bytes.
 void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionForward<bfloat16>& operands);
-void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionBackward<bfloat16>& operands);
+void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionBackward<bfloat16>& operands,
+                      const AttentionRotation<float>& rotation);
 
 }  // namespace encore::backend::impl

@@ -64,6 +64,29 @@ KOKKOS_INLINE_FUNCTION void as_first(std::uint32_t (&first)[4], const float (&le
   first[3] = Units::pack(right[2], right[3]);
 }
 
+KOKKOS_INLINE_FUNCTION void turn_back(bfloat16& first, bfloat16& second, float cosine, float sine) {
+  const auto x = static_cast<float>(first), y = static_cast<float>(second);
+  sine *= -1.0F;
+  first = bfloat16(x * cosine - y * sine);
+  second = bfloat16(x * sine + y * cosine);
+}
+
+/// Turns packet `packet` of a head's first half and that of its second half back.
+KOKKOS_INLINE_FUNCTION void turn_back(const AttentionRotation<float>& rotation, int head_dim, int token,
+                                      int packet, Packet<bfloat16, 8>& left, Packet<bfloat16, 8>& right) {
+  const std::int64_t begin = static_cast<std::int64_t>(token) * (head_dim / 2);
+  const float *cosine = rotation.cosine + begin, *sine = rotation.sine + begin;
+  if (rotation.interleaved) {
+    for (int i = 0; i < 4; ++i) {
+      const int pair = packet * 4 + i, other = head_dim / 4 + pair;
+      turn_back(left[2 * i], left[2 * i + 1], cosine[pair], sine[pair]);
+      turn_back(right[2 * i], right[2 * i + 1], cosine[other], sine[other]);
+    }
+  } else {
+    for (int i = 0; i < 8; ++i) turn_back(left[i], right[i], cosine[packet * 8 + i], sine[packet * 8 + i]);
+  }
+}
+
 /// Puts a warp's sums (16 x HeadDim) into scratch, rows of matrix_row floats.
 template <int HeadDim>
 KOKKOS_INLINE_FUNCTION void put_sums(float* to, const float (&sums)[HeadDim / 8][4], int lane) {

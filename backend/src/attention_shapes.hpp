@@ -31,11 +31,27 @@ inline void check_shape(const AttentionShape& shape) {
                         std::to_string(largest_head_dim));
 }
 
+/// Those of `products` matrix products of what the queries see: 2 forward, 5 backward.
+inline double attention_flops(const AttentionShape& shape, int products) {
+  const auto tokens = static_cast<double>(shape.tokens), window = static_cast<double>(window_of(shape));
+  const double pairs = window * (window + 1) / 2 + (tokens - window) * window;
+  return 2.0 * products * pairs * static_cast<double>(shape.batch * shape.heads * shape.head_dim);
+}
+
 template <class A>
 void check_sinks(const AttentionShape& shape, const A* sinks) {
   if (shape.sinks != (sinks != nullptr))
     throw InternalError("attention with " + shape_text(shape) +
                         ": sinks must be given exactly if the shape has them");
+}
+
+template <class A>
+void check_no_rotation(const AttentionShape& shape, const AttentionRotation<A>& rotation) {
+  if (rotation.cosine != nullptr)
+    throw InternalError(
+        "attention with " + shape_text(shape) +
+        ": its engine does not turn gradients back; ask rotates_gradients, and align operands to 16 "
+        "bytes");
 }
 
 /// Everything from an operand's first element to its last; strided operands share ranges with their neighbours.

@@ -255,6 +255,30 @@ TEST_CASE(
     check_engine(AttentionEngine::matrix_units, stream, attention, portable, c);
 }
 
+TEST_CASE("attention on matrix units turns the gradients of queries and keys back") {
+  Stream<Cuda> stream;
+  Attention<Cuda> attention(stream);
+  attention.force(AttentionEngine::matrix_units);
+  for (const std::int64_t head_dim : {64, 128}) {
+    const AttentionShape shape{2, 133, 6, 2, head_dim, scale_of(head_dim)};
+    CHECK(attention.rotates_gradients<bfloat16>(shape, {}));
+    AttentionBuffers<Cuda, bfloat16> buffers(stream, AttentionProblem<bfloat16>(shape, HeadsLayout::packed));
+    buffers.forward(attention);
+    buffers.backward(attention);
+    const AttentionResults plain = buffers.results();
+    for (const bool interleaved : std::vector<bool>{false, true}) {
+      buffers.upload();
+      buffers.forward(attention);
+      buffers.backward(attention, {}, buffers.rotation(interleaved));
+      const AttentionResults turned = buffers.results();
+      CHECK(turned.value_gradient == plain.value_gradient);
+      CHECK(relative_error(turned.query_gradient, turned_back(plain.query_gradient, shape, interleaved)) <=
+            4e-3);
+      CHECK(relative_error(turned.key_gradient, turned_back(plain.key_gradient, shape, interleaved)) <= 4e-3);
+    }
+  }
+}
+
 TEST_CASE("attention on matrix units has the same bits every time and when replayed") {
   Stream<Cuda> stream;
   Attention<Cuda> attention(stream);
@@ -271,6 +295,13 @@ TEST_CASE("attention on matrix units refuses what it does not compute when it is
   CHECK_THROWS_AS(attention.engine<float>({1, 128, 2, 2, 64, 1.0F}, {}), encore::DeviceError);
   CHECK_THROWS_AS(attention.engine<bfloat16>({1, 128, 2, 2, 32, 1.0F}, {}), encore::DeviceError);
   CHECK_THROWS_AS(attention.engine<bfloat16>({1, 128, 2, 2, 64, -1.0F}, {}), encore::DeviceError);
+  // The other engines cannot turn gradients back.
+  attention.force(AttentionEngine::portable);
+  const AttentionShape shape{1, 33, 2, 2, 64, 0.1F};
+  CHECK_FALSE(attention.rotates_gradients<bfloat16>(shape, {}));
+  AttentionBuffers<Cuda, bfloat16> buffers(stream, AttentionProblem<bfloat16>(shape, HeadsLayout::packed));
+  buffers.forward(attention);
+  CHECK_THROWS_AS(buffers.backward(attention, {}, buffers.rotation(false)), encore::InternalError);
 }
 
 TEST_CASE("cuDNN attention has the same bits every time and when replayed, with and without a window") {

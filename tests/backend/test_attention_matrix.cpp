@@ -42,11 +42,12 @@ struct EmulatedAttention {
                 HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
                 HeadsOperand<const T> output, const float* log_sum_exp, HeadsOperand<const T> output_gradient,
                 HeadsOperand<T> query_gradient, HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient,
-                std::byte*) {
+                std::byte*, const AttentionRotation<float>& rotation) {
     EmulatedTeams teams(seed, Backward::threads);
     teams.launch(Backward::teams(shape), Backward::scratch_bytes,
                  Backward{{shape, dropout, query, key, value, output, output_gradient, query_gradient,
-                           key_gradient, value_gradient, log_sum_exp, nullptr}});
+                           key_gradient, value_gradient, log_sum_exp, nullptr},
+                          rotation});
   }
 };
 
@@ -98,13 +99,33 @@ void check(std::int64_t head_dim) {
   }
 }
 
+using Forward = impl::MatrixAttentionForward<64, 1, 1, 4, 32, Units>;
+using Backward = impl::MatrixAttentionBackward<64, 1, 4, 16, Units>;
+
 }  // namespace
+
+TEST_CASE("attention on matrix units turns the gradients of queries and keys back") {
+  const AttentionShape shape{2, 33, 2, 1, 64, 0.125F};
+  Stream<Space> stream;
+  EmulatedAttention<Forward, Backward> attention{1};
+  AttentionBuffers<Space, bfloat16> buffers(stream, AttentionProblem<bfloat16>(shape, HeadsLayout::packed));
+  buffers.forward(attention);
+  buffers.backward(attention);
+  const AttentionResults plain = buffers.results();
+  for (const bool interleaved : {false, true}) {
+    buffers.backward(attention, {}, buffers.rotation(interleaved));
+    const AttentionResults turned = buffers.results();
+    CHECK(turned.value_gradient == plain.value_gradient);
+    CHECK(relative_error(turned.query_gradient, turned_back(plain.query_gradient, shape, interleaved)) <=
+          4e-3);
+    CHECK(relative_error(turned.key_gradient, turned_back(plain.key_gradient, shape, interleaved)) <= 4e-3);
+  }
+}
 
 TEST_CASE("attention on matrix units agrees with the definition, whatever the order of the warps") {
   check<impl::MatrixAttentionForward<64, 2, 2, 2, 32, Units>,
         impl::MatrixAttentionBackward<64, 4, 1, 64, Units>>(64);
-  check<impl::MatrixAttentionForward<64, 1, 1, 4, 32, Units>,
-        impl::MatrixAttentionBackward<64, 1, 4, 16, Units>>(64);
+  check<Forward, Backward>(64);
   check<impl::MatrixAttentionForward<128, 1, 4, 1, 64, Units>,
         impl::MatrixAttentionBackward<128, 2, 2, 16, Units>>(128);
 }

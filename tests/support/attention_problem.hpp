@@ -126,6 +126,27 @@ AttentionResults reference_attention(const AttentionProblem<T>& problem,
   return results;
 }
 
+/// Of entry (token, pair) of the tables that tests turn heads by.
+inline double turning_angle(std::int64_t entry) { return 0.37 * static_cast<double>(entry); }
+
+/// What gradients [..., tokens, head_dim] are once heads are turned back.
+inline std::vector<double> turned_back(const std::vector<double>& gradients, const AttentionShape& shape,
+                                       bool interleaved) {
+  const std::int64_t half = shape.head_dim / 2;
+  std::vector<double> turned = gradients;
+  for (std::size_t row = 0; row < gradients.size() / static_cast<std::size_t>(shape.head_dim); ++row)
+    for (std::int64_t pair = 0; pair < half; ++pair) {
+      const std::size_t begin = row * static_cast<std::size_t>(shape.head_dim);
+      const std::size_t first = begin + static_cast<std::size_t>(interleaved ? 2 * pair : pair);
+      const std::size_t second = interleaved ? first + 1 : first + static_cast<std::size_t>(half);
+      const std::int64_t token = static_cast<std::int64_t>(row) % shape.tokens;
+      const double angle = turning_angle(token * half + pair);
+      turned[first] = gradients[first] * std::cos(angle) + gradients[second] * std::sin(angle);
+      turned[second] = gradients[second] * std::cos(angle) - gradients[first] * std::sin(angle);
+    }
+  return turned;
+}
+
 /// A problem's buffers in the space's memory. Everything that is to be computed starts as NaN.
 template <class Space, class T>
 class AttentionBuffers {
@@ -182,13 +203,29 @@ class AttentionBuffers {
                                   reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()), sinks());
   }
   template <class Engine>
-  void backward(Engine& attention, const AttentionDropout& dropout = {}) {
+  void backward(Engine& attention, const AttentionDropout& dropout = {},
+                const AttentionRotation<Accumulator<T>>& rotation = {}) {
     const std::size_t bytes = attention.template workspace_bytes<T>(shape_, dropout);
     if (workspace_.bytes() < bytes) workspace_ = Allocation<Space>("attention test", bytes);
     attention.template backward<T>(
         *stream_, shape_, dropout, constant(query_), constant(key_), constant(value_), constant(output_),
         reinterpret_cast<const Accumulator<T>*>(log_sum_exp_.data()), constant(output_gradient_),
-        gradient(query_), gradient(key_), gradient(value_), workspace_.data());
+        gradient(query_), gradient(key_), gradient(value_), workspace_.data(), rotation);
+  }
+
+  /// By the angles of turning_angle.
+  AttentionRotation<Accumulator<T>> rotation(bool interleaved) {
+    const std::int64_t entries = shape_.tokens * shape_.head_dim / 2;
+    std::vector<Accumulator<T>> tables;
+    for (std::int64_t i = 0; i < 2 * entries; ++i) {
+      const double angle = turning_angle(i % entries);
+      tables.push_back(static_cast<Accumulator<T>>(i < entries ? std::cos(angle) : std::sin(angle)));
+    }
+    tables_ = Allocation<Space>("attention test", tables.size() * sizeof(Accumulator<T>));
+    stream_->copy_to_device(tables_.data(), tables.data(), tables_.bytes(), "test");
+    stream_->synchronize("test");
+    const auto* cosine = reinterpret_cast<const Accumulator<T>*>(tables_.data());
+    return {cosine, cosine + entries, interleaved};
   }
 
   AttentionResults results() {
@@ -276,7 +313,7 @@ class AttentionBuffers {
   std::int64_t elements_ = 0;
   std::vector<T> host_;
   std::vector<Accumulator<T>> log_sum_exp_host_;
-  Allocation<Space> device_, log_sum_exp_, scalars_, sinks_, workspace_;
+  Allocation<Space> device_, log_sum_exp_, scalars_, sinks_, tables_, workspace_;
 };
 
 /// The largest difference, relative to the largest value of `expected` or 1; infinite for a NaN.

@@ -85,10 +85,20 @@ struct HeadOperations {
     }
   }
 
-  /// `gradient` is that of the projection once this is done.
+  /// What the attention's backward pass can undo by itself; nothing where it cannot.
+  backend::AttentionRotation<A> undone_by_attention(Execution<Space>& x, const AttentionBuffers& b,
+                                                    const backend::AttentionDropout& dropout) const {
+    if (!geometry.rotary || b.rotated ||
+        !x.device().attention().template rotates_gradients<T>(geometry.shape, dropout))
+      return {};
+    return {table(x, cosine).data(), table(x, sine).data(),
+            geometry.style == kernels::RopeStyle::interleaved};
+  }
+
+  /// `gradient` is that of the projection once this is done; `turned_back`: the attention has undone the rotation.
   template <class G>
   void backward(Execution<Space>& x, const AttentionBuffers& b, BufferId gradient,
-                std::optional<BufferId> workspace, bool accumulate) const {
+                std::optional<BufferId> workspace, bool accumulate, bool turned_back) const {
     if (b.rotated) {
       kernels::head_norm_backward<Space, T, G>(
           x.stream(), heads(), x.template pointer<const T>(b.projected),
@@ -96,7 +106,7 @@ struct HeadOperations {
           geometry.style, table(x, cosine), table(x, sine), x.template pointer<T>(gradient),
           x.template vector<G>(*b.query_norm->gradient), x.template vector<G>(*b.key_norm->gradient),
           x.template matrix<A>(workspace.value()), geometry.epsilon, accumulate);
-    } else if (geometry.rotary) {
+    } else if (geometry.rotary && !turned_back) {
       rotate(x, gradient, true);
     }
   }

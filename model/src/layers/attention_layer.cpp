@@ -191,20 +191,22 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
               x.template vector<G>(*b.sinks->gradient), x.template matrix<Accumulator<T>>(*sinks_workspace),
               accumulate);
         const AttentionInputs<T> inputs = inputs_of<T>(x, geometry, b);
+        const backend::AttentionDropout dropout =
+            dropout_of(x, geometry, attention_probability, b.attention_dropout_segment);
+        const HeadOperations<Space, T> operations{geometry, cosine, sine};
+        const auto rotation = operations.undone_by_attention(x, b, dropout);
         T* gradient = x.template pointer<T>(projected_gradient);
         const std::int64_t keys = geometry.shape.heads, values = keys + geometry.shape.kv_heads;
         x.device().attention().template backward<T>(
-            x.stream(), geometry.shape,
-            dropout_of(x, geometry, attention_probability, b.attention_dropout_segment), inputs.query,
-            inputs.key, inputs.value, geometry.in_context(x.template pointer<const T>(b.context)),
+            x.stream(), geometry.shape, dropout, inputs.query, inputs.key, inputs.value,
+            geometry.in_context(x.template pointer<const T>(b.context)),
             x.template pointer<const Accumulator<T>>(b.log_sum_exp),
             geometry.in_context(x.template pointer<const T>(context_gradient)),
             geometry.in_projected(gradient, 0), geometry.in_projected(gradient, keys),
             geometry.in_projected(gradient, values),
-            reinterpret_cast<std::byte*>(x.template pointer<std::uint8_t>(attention_workspace)));
-        x.stream().note_flops(5 * geometry.product_flops());
-        HeadOperations<Space, T>{geometry, cosine, sine}.template backward<G>(x, b, projected_gradient,
-                                                                              head_workspace, accumulate);
+            reinterpret_cast<std::byte*>(x.template pointer<std::uint8_t>(attention_workspace)), rotation);
+        operations.template backward<G>(x, b, projected_gradient, head_workspace, accumulate,
+                                        rotation.cosine != nullptr);
         Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
                                    normalized_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);

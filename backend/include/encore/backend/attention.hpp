@@ -34,6 +34,10 @@ class Attention {
   template <class T>
   AttentionEngine engine(const AttentionShape& shape, const AttentionDropout& dropout) const;
 
+  /// Whether backward takes a rotation: the matrix units' engine does.
+  template <class T>
+  bool rotates_gradients(const AttentionShape& shape, const AttentionDropout& dropout) const;
+
   /// Uses only this engine from now on, for comparing them. Throws DeviceError when it is not available.
   void force(AttentionEngine engine);
 
@@ -52,14 +56,16 @@ class Attention {
 
   /// Gradients of the three inputs are set, not added to; that of the sinks is left to the caller, who has all that
   /// it takes: -exp(sink - log_sum_exp) times the dot of output and its gradient, summed over batch and tokens.
-  /// Deterministic: no atomics. `workspace` as told above.
+  /// With a rotation the gradients of queries and keys are turned back, once they are rounded: they are those of what
+  /// was turned; only where rotates_gradients says so. Deterministic: no atomics. `workspace` as told above.
   /// May be captured and throws as forward does.
   template <class T>
   void backward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
                 HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
                 HeadsOperand<const T> output, const Accumulator<T>* log_sum_exp,
                 HeadsOperand<const T> output_gradient, HeadsOperand<T> query_gradient,
-                HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient, std::byte* workspace);
+                HeadsOperand<T> key_gradient, HeadsOperand<T> value_gradient, std::byte* workspace,
+                const AttentionRotation<Accumulator<T>>& rotation = {});
 
  private:
   struct Implementation;
