@@ -34,10 +34,6 @@ struct GroupedWork {
   double flops;
 };
 
-double flops_of(const GroupedShape& shape) {
-  return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
-}
-
 }  // namespace
 
 }  // namespace impl

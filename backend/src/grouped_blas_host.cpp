@@ -183,6 +183,7 @@ void GroupedBlas<Space>::multiply_rows(Stream<Space>& stream, const char* label,
          Teams<32>{parts * across, impl::portable_scratch_bytes<T>(tiling.rows, tiling.columns, k)},
          impl::HostRowsKernel<T>{groups, input, result, weights, bias, transpose_weights == Transpose::yes,
                                  tiling, across, parts});
+  stream.note_flops(impl::flops_of({m, n, k}));
 }
 
 template <class Space>
@@ -202,6 +203,7 @@ void GroupedBlas<Space>::multiply_weights(Stream<Space>& stream, const char* lab
          Teams<32>{groups.groups * across * down,
                    impl::portable_scratch_bytes<T>(tiling.rows, tiling.columns, k)},
          impl::HostWeightsKernel<T, Result>{groups, first, second, result, accumulate, tiling, across, down});
+  stream.note_flops(impl::flops_of({m, n, k}));
 }
 
 template <class Space>

@@ -14,6 +14,11 @@ struct GroupedShape {
   std::int64_t m, n, k;
 };
 
+/// Operations on all rows, also those that no group has.
+inline double flops_of(const GroupedShape& shape) {
+  return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
+}
+
 inline void check_groups(const char* label, const RowGroups& groups) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   if (groups.groups < 0 || groups.groups > most || groups.rows < 0 || groups.rows > most)

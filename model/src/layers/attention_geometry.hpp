@@ -20,15 +20,6 @@ struct AttentionGeometry {
   bool drops;
   bool drops_attention;
 
-  /// Floating-point operations of one product over all pairs of a query and a key that it sees: of Q K^T, and of the
-  /// probabilities with V; backward has five of them.
-  double product_flops() const {
-    const auto tokens = static_cast<double>(shape.tokens), head_dim = static_cast<double>(shape.head_dim);
-    const double window = shape.window == 0 ? tokens : std::min(tokens, static_cast<double>(shape.window));
-    const double pairs = window * (window + 1) / 2 + (tokens - window) * window;
-    return 2 * head_dim * pairs * static_cast<double>(shape.batch * shape.heads);
-  }
-
   std::int64_t row() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
   std::int64_t rotated_row() const { return (shape.heads + shape.kv_heads) * shape.head_dim; }
 

@@ -66,7 +66,6 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
         dropout_of(x, geometry, attention_probability, b.attention_dropout_segment), inputs.query, inputs.key,
         inputs.value, geometry.in_context(x.template pointer<T>(b.context)),
         x.template pointer<Accumulator<T>>(b.log_sum_exp), sinks_of<T>(x, b));
-    x.stream().note_flops(2 * geometry.product_flops());
     if (!result) return;
     Ops::linear_onto_residual(x, "encore::attn::output", b.output, b.context, b.input, undropped, *result,
                               probability, b.dropout_segment);

@@ -16,14 +16,6 @@ backend::RowGroups groups_of(Execution<Space>& x, const ExpertBuffers& b, const 
           g.experts, g.rows};
 }
 
-/// Of all rows that are kept, also where experts get fewer.
-template <class Space, class T>
-void note_product(Execution<Space>& x, const ExpertGeometry& g, BufferId one, BufferId other) {
-  x.stream().note_flops(2.0 * static_cast<double>(g.rows) *
-                        static_cast<double>(x.template matrix<const T>(one).extent(1)) *
-                        static_cast<double>(x.template matrix<const T>(other).extent(1)));
-}
-
 /// result = input * weight of each row's expert, as forward (towards outputs) or back (towards inputs).
 template <class Space, class T>
 void expert_product(Execution<Space>& x, const char* label, const ExpertBuffers& b, const ExpertGeometry& g,
@@ -36,7 +28,6 @@ void expert_product(Execution<Space>& x, const char* label, const ExpertBuffers&
       forward != g.inputs_first ? yes : no, x.template pointer<const T>(weight),
       backend::operand<T, Space>(x.template matrix<T>(result)),
       bias ? x.template pointer<const T>(*bias) : nullptr);
-  note_product<Space, T>(x, g, input, result);
 }
 
 template <class Space, class T, class G>
@@ -51,7 +42,6 @@ void expert_weight_gradient(Execution<Space>& x, const char* label, const Expert
       backend::operand<const T, Space>(x.template matrix<const T>(first)),
       backend::operand<const T, Space>(x.template matrix<const T>(second)), x.template pointer<G>(gradient),
       accumulate);
-  note_product<Space, T>(x, g, first, second);
 }
 
 }  // namespace
