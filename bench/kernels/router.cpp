@@ -102,8 +102,7 @@ struct Routing {
   }
   void gather() const {
     kernels::gather_rows<Space, T>(stream, matrix<const T>(stream_in.data(), w.tokens(), w.hidden),
-                                   vector<const std::int32_t>(source.data(), w.rows()), w.topk,
-                                   matrix(rows_out.data(), w.rows(), w.hidden));
+                                   rows_of_pairs(), matrix(rows_out.data(), w.rows(), w.hidden));
   }
   void gather_backward() const {
     kernels::gather_rows_backward<Space, T>(stream, matrix<const T>(rows_in.data(), w.rows(), w.hidden),
