@@ -66,6 +66,26 @@ KOKKOS_INLINE_FUNCTION float exponential_of_two(float x) {
 #endif
 }
 
+/// On GPUs within two units in the last place, in a fifth of the instructions of the exact ones; denominators up to
+/// 2^126.
+KOKKOS_INLINE_FUNCTION float quick_quotient(float numerator, float denominator) {
+  KOKKOS_IF_ON_DEVICE((return __fdividef(numerator, denominator);))
+  KOKKOS_IF_ON_HOST((return numerator / denominator;))
+}
+KOKKOS_INLINE_FUNCTION double quick_quotient(double numerator, double denominator) {
+  return numerator / denominator;
+}
+KOKKOS_INLINE_FUNCTION float quick_square_root(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return std::sqrt(x);
+#endif
+}
+KOKKOS_INLINE_FUNCTION double quick_square_root(double x) { return Kokkos::sqrt(x); }
+
 KOKKOS_INLINE_FUNCTION float logistic(float x) {
   KOKKOS_IF_ON_DEVICE((return __fdividef(1.0F, 1.0F + __expf(-x));))
   KOKKOS_IF_ON_HOST((return 1.0F / (1.0F + host_exponential(-x));))

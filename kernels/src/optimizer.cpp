@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "lanes.hpp"
+#include "mathematics.hpp"
 #include "shapes.hpp"
 
 namespace encore::kernels {
@@ -93,8 +95,8 @@ struct Adamw {
     weight *= decays ? factors[decay_factor] : A(1);
     first = factors[beta1_factor] * first + factors[one_minus_beta1] * gradient;
     second = factors[beta2_factor] * second + factors[one_minus_beta2] * gradient * gradient;
-    const A root = Kokkos::sqrt(second) * factors[inverse_root_bias2] + factors[epsilon_factor];
-    weight -= factors[step_size] * (first / root);
+    const A root = impl::quick_square_root(second) * factors[inverse_root_bias2] + factors[epsilon_factor];
+    weight -= factors[step_size] * impl::quick_quotient(first, root);
   }
 
   KOKKOS_FUNCTION A update_element(std::int64_t e) const {
@@ -114,10 +116,8 @@ struct Adamw {
   }
 
   KOKKOS_FUNCTION A update_packet(std::int64_t item) const {
+    // All loads before anything depends on one.
     const auto gradient = backend::load_packet<Width>(gradients, item);
-    A squares(0);
-    for (int i = 0; i < Width; ++i) squares += static_cast<A>(gradient[i]) * static_cast<A>(gradient[i]);
-    if (factors[skip_factor] != A(0)) return squares;
     auto first = backend::load_packet<Width>(first_moment, item);
     auto second = backend::load_packet<Width>(second_moment, item);
     backend::Packet<T, Width> weight;
@@ -126,6 +126,9 @@ struct Adamw {
       exact = backend::load_packet<Width>(master, item);
     else
       weight = backend::load_packet<Width>(weights, item);
+    A squares(0);
+    for (int i = 0; i < Width; ++i) squares += static_cast<A>(gradient[i]) * static_cast<A>(gradient[i]);
+    if (factors[skip_factor] != A(0)) return squares;
     for (int i = 0; i < Width; ++i) {
       A w, m = static_cast<A>(first[i]), v = static_cast<A>(second[i]);
       if constexpr (Master)
@@ -146,45 +149,34 @@ struct Adamw {
   }
 };
 
-/// The same by shares, each with the sum of its gradients' squares.
+/// The same, with a sum of the gradients' squares for every elements_of_partial of them. On a GPU it is made by the
+/// lanes of a warp: a barrier in each block takes a fifth of the bandwidth.
 template <class Update>
 struct AdamwShares {
   using A = typename Update::A;
-  static constexpr int threads = 32;
+  static constexpr int threads = 256;
+  static constexpr std::int64_t items_of_partial = elements_of_partial / Update::width;
+  static constexpr int lanes = impl::smaller(32, static_cast<int>(items_of_partial));
+  /// Partials of a team.
+  template <class Space>
+  static constexpr std::int64_t partials_of = backend::is_host_space<Space> ? 1 : threads / lanes;
 
   Update update;
   A* partials;
+  std::int64_t count;
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    constexpr std::int64_t items = elements_of_partial / Update::width;
-    const std::int64_t begin = team.league_rank() * items, end = Kokkos::min(begin + items, update.items());
-    const Update call = update;
-    const A sum =
-        team.template sum_over<A>(end - begin, [=](std::int64_t i) { return call.update_item(begin + i); });
-    if (team.rank() == 0) partials[team.league_rank()] = sum;
+    const impl::LaneGroups<lanes, Team> of(team);
+    const std::int64_t partial = team.league_rank() * of.groups + of.group;
+    const std::int64_t begin = partial * items_of_partial;
+    A sum(0);
+    for (std::int64_t item = begin + of.lane; item < begin + items_of_partial; item += of.lanes)
+      if (item < update.items()) sum += update.update_item(item);
+    sum = of.sum(sum);
+    if (of.lane == 0 && partial < count) partials[partial] = sum;
   }
 };
-
-#if defined(KOKKOS_ENABLE_CUDA)
-/// The same on CUDA, where a barrier in each block costs a fifth of the bandwidth: one item a thread, summed inside a
-/// warp. To be launched over whole warps.
-template <class Update>
-struct AdamwWarps {
-  using A = typename Update::A;
-  static constexpr int lanes = elements_of_partial / Update::width;
-
-  Update update;
-  A* partials;
-
-  KOKKOS_FUNCTION void operator()(std::int64_t item) const {
-    A sum = item < update.items() ? update.update_item(item) : A(0);
-    KOKKOS_IF_ON_DEVICE((for (int offset = lanes / 2; offset > 0; offset /= 2) sum +=
-                         __shfl_xor_sync(0xffffffffU, sum, offset);))
-    if (item % lanes == 0 && item < update.items()) partials[item / lanes] = sum;
-  }
-};
-#endif
 
 }  // namespace
 
@@ -239,14 +231,12 @@ void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
     };
     if (impl::is_empty(partials)) {
       queue_over(backend::Range{update.items()}, update);
-    } else if constexpr (!backend::is_host_space<Space> && width > 1) {
-#if defined(KOKKOS_ENABLE_CUDA)
-      queue_over(backend::Range{impl::rounded_up_quotient(update.items(), 32) * 32},
-                 AdamwWarps<Update>{update, partials.data()});
-#endif
     } else {
       using Shares = AdamwShares<Update>;
-      queue_over(backend::Teams<Shares::threads>{impl::rows_of(partials)}, Shares{update, partials.data()});
+      const std::int64_t count = impl::rows_of(partials);
+      constexpr std::int64_t of_team = Shares::template partials_of<Space>;
+      queue_over(backend::Teams<Shares::threads>{impl::rounded_up_quotient(count, of_team)},
+                 Shares{update, partials.data(), count});
     }
   };
   if (impl::is_empty(master)) {
