@@ -9,7 +9,7 @@
 
 namespace encore::graph {
 
-/// The segments between which (both included) a buffer is in use.
+/// The segments between which (both included) a buffer is in use, or lingers.
 struct Lifetime {
   static constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 

@@ -169,13 +169,15 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
                  gradient_of(b.query_norm), gradient_of(b.key_norm), gradient_of(b.sinks));
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
-      {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
-       static_cast<std::int32_t>(microbatch),
-       buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,
-                  b.norm.weight.value, b.qkv.weight.value, b.output.weight.value, cosine, sine, probability,
-                  attention_probability, b.rotated, value_of(b.query_norm), value_of(b.key_norm),
-                  value_of(b.sinks)),
-       writes},
+      with_gradients_beside(
+          {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
+           static_cast<std::int32_t>(microbatch),
+           buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,
+                      b.norm.weight.value, b.qkv.weight.value, b.output.weight.value, cosine, sine,
+                      probability, attention_probability, b.rotated, value_of(b.query_norm),
+                      value_of(b.key_norm), value_of(b.sinks)),
+           writes},
+          norm_workspace, delayed ? std::vector<LinearGradient>() : weights),
       [=](Execution<Space>& x) {
         Ops::fill_branch_gradient(x, "encore::attn::output_gradient", output_gradient, residual, probability,
                                   b.dropout_segment);

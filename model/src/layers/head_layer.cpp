@@ -71,10 +71,12 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
       builder.accumulates(linear)};
   const bool accumulate = builder.accumulates(b.norm);
   builder.step.program.add_segment(
-      {name + "/backward", Module::head, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
-       buffers_of(b.input, b.norm.weight.value, b.weight.value, b.normalized, b.statistics, b.logits),
-       buffers_of(residual, normalized_gradient, norm_workspace, weight_gradient, b.norm.weight.gradient,
-                  gradient_of(b.norm.bias))},
+      with_gradients_beside(
+          {name + "/backward", Module::head, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
+           buffers_of(b.input, b.norm.weight.value, b.weight.value, b.normalized, b.statistics, b.logits),
+           buffers_of(residual, normalized_gradient, norm_workspace, weight_gradient, b.norm.weight.gradient,
+                      gradient_of(b.norm.bias))},
+          norm_workspace, {}),
       [=](Execution<Space>& x) {
         Ops::linear_backward_input(x, "encore::head::logits_dgrad", linear, b.logits, normalized_gradient);
         Ops::template linear_backward_weight<G>(x, weight_gradient);

@@ -305,13 +305,15 @@ std::vector<LinearGradient> append_mamba_backward(StackBuilder<Space, T, G>& bui
                  b.convolution_weight.gradient, gradient_of(b.convolution_bias));
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
-      {name + "/backward", Module::mamba, Phase::backward, static_cast<std::int32_t>(layer),
-       static_cast<std::int32_t>(microbatch),
-       buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.mixed, b.steps, b.decays,
-                  b.states, b.scanned, b.gated, b.gate_inverse, b.norm.weight.value, b.in.weight.value,
-                  b.out.weight.value, b.convolution_weight.value, value_of(b.convolution_bias),
-                  b.step_bias.value, b.decay_log.value, b.skip.value, b.gate_norm.value, probability),
-       writes},
+      with_gradients_beside(
+          {name + "/backward", Module::mamba, Phase::backward, static_cast<std::int32_t>(layer),
+           static_cast<std::int32_t>(microbatch),
+           buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.mixed, b.steps, b.decays,
+                      b.states, b.scanned, b.gated, b.gate_inverse, b.norm.weight.value, b.in.weight.value,
+                      b.out.weight.value, b.convolution_weight.value, value_of(b.convolution_bias),
+                      b.step_bias.value, b.decay_log.value, b.skip.value, b.gate_norm.value, probability),
+           writes},
+          g.norm_workspace, delayed ? std::vector<LinearGradient>() : weights),
       [=](Execution<Space>& x) {
         Ops::fill_branch_gradient(x, "encore::mamba::output_gradient", output_gradient, residual, probability,
                                   b.dropout_segment);

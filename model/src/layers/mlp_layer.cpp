@@ -108,11 +108,13 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
                  normalized_gradient, norm_workspace, b.norm.weight.gradient, gradient_of(b.norm.bias));
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
-      {name + "/backward", Module::mlp, Phase::backward, static_cast<std::int32_t>(layer),
-       static_cast<std::int32_t>(microbatch),
-       buffers_of(residual, b.input, b.normalized, b.statistics, b.activated, b.norm.weight.value,
-                  b.up.weight.value, b.down.weight.value, probability),
-       writes},
+      with_gradients_beside(
+          {name + "/backward", Module::mlp, Phase::backward, static_cast<std::int32_t>(layer),
+           static_cast<std::int32_t>(microbatch),
+           buffers_of(residual, b.input, b.normalized, b.statistics, b.activated, b.norm.weight.value,
+                      b.up.weight.value, b.down.weight.value, probability),
+           writes},
+          norm_workspace, delayed ? std::vector<LinearGradient>() : weights),
       [=](Execution<Space>& x) {
         Ops::fill_branch_gradient(x, "encore::mlp::output_gradient", output_gradient, residual, probability,
                                   b.dropout_segment);

@@ -52,6 +52,19 @@ inline std::optional<BufferId> gradient_of(const std::optional<ParameterBuffers>
   return parameter ? parameter->gradient : std::nullopt;
 }
 
+/// The segment of a backward pass whose weight gradients, and the sums that a norm's workspace holds, are computed
+/// beside it.
+inline Segment with_gradients_beside(Segment segment, BufferId norm_workspace,
+                                     const std::vector<LinearGradient>& gradients) {
+  segment.lingers.push_back(norm_workspace);
+  for (const LinearGradient& gradient : gradients) {
+    append(segment.lingers, gradient.input);
+    append(segment.lingers, gradient.output_gradient);
+    append(segment.lingers, gradient.workspace);
+  }
+  return segment;
+}
+
 /// A weight gradient to be computed, with a new buffer as the workspace that a bias needs.
 template <class Space, class T, class G>
 LinearGradient linear_gradient(StackBuilder<Space, T, G>& builder, const std::string& workspace,

@@ -70,6 +70,9 @@ struct Segment {
   std::vector<BufferId> writes;
   /// Why no recording may hold it, such as "waits for the host"; empty: it may be captured.
   std::string eager_because = {};
+  /// Of its buffers those that launches beside the main branch use, which may still run in the next segment: the memory
+  /// plan keeps them for it, so that it need not wait.
+  std::vector<BufferId> lingers = {};
 };
 
 /// A program without its code: buffers, and segments in the order in which they run. Plans, policies and
