@@ -139,15 +139,14 @@ struct CrossEntropy {
 };
 
 /// As above for a GPU, with the row's packets in the team's scratch between the pass that sums and the pass that
-/// writes: memory is read once. Exponents are taken to the base 2, whose power is one instruction.
+/// writes: memory is read once.
 template <class T, int Threads>
 struct HeldCrossEntropy {
   using A = Accumulator<T>;
   static constexpr int width = backend::packet_width<T>, threads = Threads;
   static constexpr int unroll = 4;  ///< Packets on their way to a thread at a time.
   static constexpr A log2_e = A(1.4426950408889634);
-  static constexpr A least =
-      A(-1.0e38);  ///< Lower than any logit, and finite also as an exponent to the base 2.
+  static constexpr A least = lowest<A>;
   using P = backend::Packet<T, width>;
 
   T* logits;
@@ -167,9 +166,9 @@ struct HeldCrossEntropy {
     // element by element, to the first threads.
     const auto misplaced =
         static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % width);
-    const int head = misplaced == 0 ? 0 : static_cast<int>(width - misplaced);
-    const int packets = static_cast<int>((vocabulary - head) / width);
-    const int tail = static_cast<int>(vocabulary - head) % width;
+    const int size = static_cast<int>(vocabulary);
+    const int head = misplaced == 0 ? 0 : impl::smaller(size, static_cast<int>(width - misplaced));
+    const int packets = (size - head) / width, tail = (size - head) % width;
     const int edge = team.rank() < head ? team.rank() : head + packets * width + team.rank() - head;
     const bool has_edge = team.rank() < head + tail;
     if (label < 0) {
@@ -185,8 +184,7 @@ struct HeldCrossEntropy {
     const A log_sum = log_sum_of(team, row + head, packets, edge_logit);
     if (team.rank() == 0) row_loss[team.league_rank()] = log_sum - label_logit;
     if (!write_gradient) return;
-    const A offset = log_sum * log2_e;
-    const auto gradient = [=](A logit) { return impl::exponential_of_two(logit * log2_e - offset) * scale; };
+    const auto gradient = [=](A logit) { return power(logit - log_sum) * scale; };
     if (has_edge) row[edge] = static_cast<T>(gradient(edge_logit) - (edge == label ? scale : A(0)));
     const P* held = team.template scratch<P>();
     const int place = label - head;  // Among the packets' elements, if it is one of them.
@@ -202,6 +200,9 @@ struct HeldCrossEntropy {
   }
 
  private:
+  /// exp, for arguments that are not above 0.
+  KOKKOS_FUNCTION static A power(A argument) { return impl::exponential_of_two(argument * log2_e); }
+
   /// log of the sum of exp over the row, whose packets it puts into the scratch. Each thread will read its own ones.
   template <class Team>
   KOKKOS_FUNCTION A log_sum_of(const Team& team, const T* row, int packets, A edge_logit) const {
@@ -217,15 +218,13 @@ struct HeldCrossEntropy {
         A largest = maximum;
         for (int i = 0; i < width; ++i)
           largest = static_cast<A>(values[u][i]) > largest ? static_cast<A>(values[u][i]) : largest;
-        if (largest > maximum) sum *= impl::exponential_of_two((maximum - largest) * log2_e);
+        if (largest > maximum) sum *= power(maximum - largest);
         maximum = largest;
-        const A offset = maximum * log2_e;
-        for (int i = 0; i < width; ++i)
-          sum += impl::exponential_of_two(static_cast<A>(values[u][i]) * log2_e - offset);
+        for (int i = 0; i < width; ++i) sum += power(static_cast<A>(values[u][i]) - maximum);
       }
     }
     const A largest = team.max(maximum);
-    return largest + Kokkos::log(team.sum(sum * impl::exponential_of_two((maximum - largest) * log2_e)));
+    return largest + Kokkos::log(team.sum(sum * power(maximum - largest)));
   }
 };
 

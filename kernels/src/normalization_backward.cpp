@@ -2,31 +2,14 @@
 #include <encore/kernels/normalization.hpp>
 
 #include "column_sum.hpp"
-#include "normalization_shape.hpp"
-#include "store_sums.hpp"
+#include "normalization_backward_rows.hpp"
 
 namespace encore::kernels {
 
 namespace {
 
-/// What both kernels below work on. A team takes one share of the rows and leaves its sums for the gradients
-/// of weight and bias in one row of the partials. normalize_backward says how many shares there are.
 template <class T>
-struct Operands {
-  using A = Accumulator<T>;
-  const T* input;
-  const T* weight;
-  const A* mean;
-  const A* inverse;
-  const T* output_gradient;
-  const T* residual_gradient;
-  T* input_gradient;
-  A* weight_partials;
-  A* bias_partials;
-  std::int64_t shares, tokens, hidden;
-
-  KOKKOS_FUNCTION std::int64_t first_row(std::int64_t share) const { return tokens * share / shares; }
-};
+using Operands = impl::NormalizationGradient<T>;
 
 template <bool Centered, class T>
 struct GeneralBackward {
@@ -42,7 +25,8 @@ struct GeneralBackward {
       weight_sums[i] = 0;
       if constexpr (Centered) bias_sums[i] = 0;
     });
-    for (std::int64_t row = of.first_row(share); row < of.first_row(share + 1); ++row) {
+    const std::int64_t begin = of.tokens * share / of.shares, end = of.tokens * (share + 1) / of.shares;
+    for (std::int64_t row = begin; row < end; ++row) {
       if (of.residual_gradient == nullptr)
         do_row<false>(team, row, weight_sums, bias_sums);
       else
@@ -82,137 +66,17 @@ struct GeneralBackward {
   }
 };
 
-/// Rows and the sums of the weight's gradient stay in registers; all loads of a row are under way together.
-template <bool Centered, class T, class Rows, bool Ahead>
-struct RegisterBackward {
-  using A = Accumulator<T>;
-  static constexpr int width = backend::packet_width<T>;
-  using P = backend::Packet<T, width>;
-
-  Operands<T> of;
-
-  /// Where the sums of a team's rows meet.
-  static std::size_t scratch_bytes(std::int64_t hidden) {
-    return Rows::rows == 1 ? 0 : Rows::rows * static_cast<std::size_t>(hidden) * sizeof(A);
-  }
-
-  template <class Team>
-  KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const int lane = team.rank() % Rows::lanes, packets = static_cast<int>(of.hidden / width);
-    const std::int64_t share = team.league_rank(), end = of.first_row(share + 1);
-    P weight[Rows::packets];
-    for (int k = 0; k < Rows::packets; ++k)
-      if (lane + k * Rows::lanes < packets)
-        weight[k] = backend::load_packet<width>(of.weight, lane + k * Rows::lanes);
-    A weight_sums[Rows::packets][width] = {};
-    A bias_sums[Centered ? Rows::packets : 1][width] = {};
-    Row next;
-    std::int64_t row = of.first_row(share) + team.rank() / Rows::lanes;
-    if constexpr (Ahead) next = load(row, end, lane, packets);
-    for (; row < end; row += Rows::rows) {
-      Row now;
-      if constexpr (Ahead) {
-        now = next;
-        next = load(row + Rows::rows, end, lane, packets);
-      } else {
-        now = load(row, end, lane, packets);
-      }
-      impl::keep_packed(weight);
-      A gradient_total(0), projection_total(0);
-      for (int k = 0; k < Rows::packets; ++k) {
-        if (lane + k * Rows::lanes >= packets) continue;
-        for (int i = 0; i < width; ++i) {
-          const A n = (static_cast<A>(now.input[k][i]) - now.mean) * now.inverse;
-          const A g = static_cast<A>(now.gradient[k][i]), scaled = g * static_cast<A>(weight[k][i]);
-          gradient_total += scaled;
-          projection_total += scaled * n;
-          weight_sums[k][i] += g * n;
-          if constexpr (Centered) bias_sums[k][i] += g;
-        }
-      }
-      const A hidden = static_cast<A>(of.hidden);
-      const A mean_gradient = Centered ? Rows::sum(team, gradient_total) / hidden : A(0);
-      const A projection = Rows::sum(team, projection_total) / hidden;
-      impl::keep_packed(now.input);
-      impl::keep_packed(now.gradient);
-      impl::keep_packed(weight);
-      for (int k = 0; k < Rows::packets; ++k) {
-        const int packet = lane + k * Rows::lanes;
-        if (packet >= packets) continue;
-        P result;
-        for (int i = 0; i < width; ++i) {
-          const A n = (static_cast<A>(now.input[k][i]) - now.mean) * now.inverse;
-          const A scaled = static_cast<A>(now.gradient[k][i]) * static_cast<A>(weight[k][i]);
-          result[i] = static_cast<T>(now.inverse * (scaled - mean_gradient - n * projection) +
-                                     static_cast<A>(now.residual[k][i]));
-        }
-        backend::store_packet(of.input_gradient + row * of.hidden, packet, result);
-      }
-    }
-    store(team, weight_sums, of.weight_partials + share * of.hidden);
-    if constexpr (Centered) {
-      team.barrier();
-      store(team, bias_sums, of.bias_partials + share * of.hidden);
-    }
-  }
-
- private:
-  struct Row {
-    P input[Rows::packets], gradient[Rows::packets], residual[Rows::packets];
-    A mean, inverse;
-  };
-
-  KOKKOS_FUNCTION Row load(std::int64_t row, std::int64_t end, int lane, int packets) const {
-    Row into = {};
-    if (row >= end) return into;
-    const std::int64_t begin = row * of.hidden;
-    for (int k = 0; k < Rows::packets; ++k) {
-      const int packet = lane + k * Rows::lanes;
-      if (packet >= packets) continue;
-      into.input[k] = backend::load_packet<width>(of.input + begin, packet);
-      into.gradient[k] = backend::load_packet<width>(of.output_gradient + begin, packet);
-      if (of.residual_gradient != nullptr)
-        into.residual[k] = backend::load_packet<width>(of.residual_gradient + begin, packet);
-    }
-    into.mean = Centered ? of.mean[row] : A(0);
-    into.inverse = of.inverse[row];
-    return into;
-  }
-
-  /// Adds up the sums of the team's rows, in their order, and puts the result into a row of the partials.
-  template <class Team>
-  KOKKOS_FUNCTION void store(const Team& team, const A (&sums)[Rows::packets][width], A* partials) const {
-    constexpr int part = backend::packet_width<A>;
-    const int hidden = static_cast<int>(of.hidden), lane = team.rank() % Rows::lanes;
-    A* gathered = team.template scratch<A>();
-    A* own = Rows::rows == 1 ? partials : gathered + team.rank() / Rows::lanes * hidden;
-    for (int k = 0; k < Rows::packets; ++k) {
-      const int begin = (lane + k * Rows::lanes) * width;
-      if (begin < hidden) impl::store_sums<width>(own + begin, sums[k], false);
-    }
-    if constexpr (Rows::rows > 1) {
-      team.barrier();
-      team.for_each(hidden / part, [=](std::int64_t p) {
-        auto total = backend::load_packet<part>(gathered, p);
-        for (int row = 1; row < Rows::rows; ++row) {
-          const auto more = backend::load_packet<part>(gathered + row * hidden, p);
-          for (int i = 0; i < part; ++i) total[i] += more[i];
-        }
-        backend::store_packet(partials, p, total);
-      });
-    }
-  }
-};
-
-/// Rows of partial sums that the kernels of a space fill. On hosts a share has at least 8 rows, so that the
-/// partials are a small part of the traffic; on a GPU there is a team for each of `teams`, which all run at once, unless
-/// there are fewer rows than they work on at a time.
-std::int64_t shares_of(std::int64_t tokens, std::int64_t teams, std::int64_t rows_at_a_time) {
-  const std::int64_t shares = tokens / rows_at_a_time;
-  return shares < 1 ? 1 : shares < teams ? shares : teams;
-}
-
 constexpr std::int64_t multiprocessors = 132;  // Of an H100 or H200.
+constexpr std::int64_t most_shares = 4 * multiprocessors;
+/// Beyond them a team's rows are worked on one after the other, and the next ones can be loaded meanwhile.
+constexpr std::int64_t rows_at_once = 8 * multiprocessors;
+/// On hosts a share has at least 8 rows, so that the partial sums are a small part of the traffic.
+constexpr std::int64_t host_shares = 256, host_rows = 8;
+
+std::int64_t shares_of(std::int64_t tokens, std::int64_t most, std::int64_t rows) {
+  const std::int64_t shares = tokens / rows;
+  return shares < 1 ? 1 : shares < most ? shares : most;
+}
 
 template <bool Centered, class Space, class T, class G>
 void normalize_backward(Stream<Space>& stream, const char* label, const char* sum_label, Operands<T> of,
@@ -231,20 +95,29 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
   };
   using impl::RowTeam;
   const bool done = impl::with_row_team<Space, T, RowTeam<128, 32, 1>, RowTeam<128, 32, 2>,
-                                        RowTeam<128, 32, 3>, RowTeam<128, 32, 4>, RowTeam<256, 256, 1>,
+                                        RowTeam<128, 32, 3>, RowTeam<128, 32, 4>, RowTeam<128, 32, 8>,
                                         RowTeam<512, 512, 1>, RowTeam<512, 512, 2>>(
       of.hidden,
       [&](auto rows) {
         using Rows = decltype(rows);
-        using Functor = RegisterBackward<Centered, T, Rows, Rows::lanes == Rows::threads>;
-        of.shares = shares_of(of.tokens, 4 * multiprocessors, Rows::rows);
-        queue(backend::Teams<Rows::threads>{of.shares, Functor::scratch_bytes(of.hidden)}, Functor{of});
+        const auto queue_rows = [&](auto functor, std::int64_t most) {
+          functor.of.share_out(shares_of(of.tokens, most, Rows::rows));
+          of.shares = functor.of.shares;
+          queue(backend::Teams<Rows::threads>{of.shares, functor.scratch_bytes(of.hidden)}, functor);
+        };
+        constexpr bool staged = Rows::lanes == 32, many = Rows::packets > 4;
+        if constexpr (staged) {
+          if (many || of.tokens > rows_at_once)
+            return queue_rows(impl::StagedBackward<Centered, T, Rows, 2>{of},
+                              (many ? 2 : 4) * multiprocessors);
+        }
+        if constexpr (!many) queue_rows(impl::RegisterBackward<Centered, T, Rows>{of}, most_shares);
       },
       of.input, of.weight, of.output_gradient, of.residual_gradient, of.input_gradient, of.weight_partials,
       of.bias_partials);
   if (!done) {
-    of.shares = backend::is_host_space<Space> ? shares_of(of.tokens, 256, 8)
-                                              : shares_of(of.tokens, 4 * multiprocessors, 1);
+    of.shares = backend::is_host_space<Space> ? shares_of(of.tokens, host_shares, host_rows)
+                                              : shares_of(of.tokens, most_shares, 1);
     queue(backend::Teams<impl::general_row_threads>{of.shares}, GeneralBackward<Centered, T>{of});
   }
   impl::column_sum<Space, Accumulator<T>, G>(stream, sum_label, of.shares, of.hidden, accumulate,
@@ -255,7 +128,7 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
 }  // namespace
 
 std::int64_t normalization_workspace_rows(std::int64_t tokens, std::int64_t) {
-  return shares_of(tokens, 4 * multiprocessors, 1);
+  return shares_of(tokens, most_shares, 1);
 }
 
 template <class Space, class T, class G>
@@ -276,11 +149,11 @@ void rms_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Vect
       impl::has_rows(workspace, normalization_workspace_rows(tokens, hidden), hidden),
       "rms_norm_backward: the workspace must be [normalization_workspace_rows(tokens, hidden), "
       "hidden]");
-  normalize_backward<false>(stream, "rms_norm/backward", "rms_norm/backward/sum",
-                            Operands<T>{input.data(), weight.data(), nullptr, inverse_rms.data(),
-                                        output_gradient.data(), residual_gradient.data(),
-                                        input_gradient.data(), workspace.data(), nullptr, 0, tokens, hidden},
-                            weight_gradient.data(), static_cast<G*>(nullptr), accumulate);
+  normalize_backward<false>(
+      stream, "rms_norm/backward", "rms_norm/backward/sum",
+      Operands<T>{input.data(), weight.data(), nullptr, inverse_rms.data(), output_gradient.data(),
+                  residual_gradient.data(), input_gradient.data(), workspace.data(), nullptr, tokens, hidden},
+      weight_gradient.data(), static_cast<G*>(nullptr), accumulate);
 }
 
 template <class Space, class T, class G>
@@ -308,8 +181,7 @@ void layer_norm_backward(Stream<Space>& stream, Matrix<const T, Space> input, Ve
       stream, "layer_norm/backward", "layer_norm/backward/sum",
       Operands<T>{input.data(), weight.data(), mean.data(), inverse_std.data(), output_gradient.data(),
                   residual_gradient.data(), input_gradient.data(), workspace.data(),
-                  workspace.data() + normalization_workspace_rows(tokens, hidden) * hidden, 0, tokens,
-                  hidden},
+                  workspace.data() + normalization_workspace_rows(tokens, hidden) * hidden, tokens, hidden},
       weight_gradient.data(), bias_gradient.data(), accumulate);
 }
 

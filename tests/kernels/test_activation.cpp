@@ -38,7 +38,7 @@ double silu_slope(double x) {
 struct Shape {
   std::int64_t rows, columns;
 };
-constexpr Shape shapes[] = {{1, 1}, {1, 8}, {3, 7}, {5, 64}, {33, 100}, {7, 1023}};
+constexpr Shape shapes[] = {{1, 1}, {1, 8}, {3, 7}, {5, 64}, {33, 100}, {7, 1023}, {530, 1024}};
 
 template <class T>
 std::string name_of(const Shape& shape, Gelu kind = Gelu::exact) {

@@ -37,10 +37,10 @@ struct Case {
   std::int32_t vocabulary;
   std::int64_t often;
 };
-/// Single tokens, runs that end with a chunk of 32, cross one end, or cover several whole chunks.
-constexpr Case cases[] = {{1, 1, 3, 0},     {5, 7, 2, 0},         {32, 8, 1, 0},      {33, 8, 1, 0},
-                          {96, 64, 3, 0},   {128, 100, 50, 64},   {500, 130, 9, 300}, {700, 768, 1000, 20},
-                          {1000, 16, 1, 0}, {1000, 1032, 40, 999}};
+/// Single tokens, runs that end with a chunk of 8 or 32, cross one end, or cover several whole chunks.
+constexpr Case cases[] = {{1, 1, 3, 0},       {5, 7, 2, 0},         {8, 12, 1, 0},    {9, 4, 1, 0},
+                          {32, 8, 1, 0},      {33, 8, 1, 0},        {96, 64, 3, 0},   {128, 100, 50, 64},
+                          {500, 130, 9, 300}, {700, 768, 1000, 20}, {1000, 16, 1, 0}, {1000, 1032, 40, 999}};
 
 std::string name_of(const Case& c) {
   return std::to_string(c.tokens) + " tokens, hidden " + std::to_string(c.hidden) + ", vocabulary " +

@@ -153,6 +153,14 @@ TEST_CASE("layer norm and its gradients agree with the definition") {
   });
 }
 
+TEST_CASE("normalizations of more rows than a GPU works on at once agree with the definition") {
+  HostAgreement agreement;
+  for_each_space_type_and_gradient([&]<class Space, class T, class G>(Types<Space, T, G>) {
+    for (const Shape& shape : {Shape{6000, 8}, Shape{4500, 136}, Shape{2200, 1032}})
+      for (const bool centered : {false, true}) check<Space, T, G>(agreement, shape, centered, 2);
+  });
+}
+
 TEST_CASE("layer norm keeps its accuracy where the mean is far larger than the deviation") {
   for_each_space([]<class Space>(Types<Space>) {
     const std::int64_t hidden = 512;
