@@ -16,8 +16,9 @@ namespace {
 struct Shape {
   std::int64_t tokens, sequence, heads, head_dim, row_stride;
 };
-constexpr Shape shapes[] = {{1, 1, 1, 2, 2},      {7, 3, 2, 6, 20},  {20, 8, 3, 16, 64},
-                            {33, 16, 4, 64, 512}, {5, 5, 2, 32, 67}, {6, 4, 2, 8, 16}};
+constexpr Shape shapes[] = {{1, 1, 1, 2, 2},         {7, 3, 2, 6, 20},  {20, 8, 3, 16, 64},
+                            {33, 16, 4, 64, 512},    {5, 5, 2, 32, 67}, {6, 4, 2, 8, 16},
+                            {540, 135, 8, 256, 2056}};
 
 /// The rotation of each pair by position * theta^(-2 pair / head_dim), in float64.
 std::vector<double> rotated(const Shape& s, RopeStyle style, double theta, std::vector<double> data) {
