@@ -131,16 +131,16 @@ void normalize(Stream<Space>& stream, const char* label, std::int64_t tokens, co
            teams, functor);
   };
   using impl::RowTeam;
-  const bool done =
-      impl::with_row_team<Space, T, RowTeam<128, 32, 1>, RowTeam<128, 32, 2>, RowTeam<128, 32, 3>,
-                          RowTeam<128, 32, 4>, RowTeam<128, 128, 4>, RowTeam<512, 512, 4>>(
-          hidden,
-          [&](auto rows) {
-            using Rows = decltype(rows);
-            queue(backend::Teams<Rows::threads>{impl::rounded_up_quotient(tokens, Rows::rows)},
-                  RegisterForward<Centered, T, Rows>{of, tokens});
-          },
-          of.input, of.weight, of.bias, of.output);
+  const bool done = impl::with_row_team<Space, T, RowTeam<128, 32, 1>, RowTeam<128, 32, 2>,
+                                        RowTeam<128, 32, 3>, RowTeam<128, 32, 4>, RowTeam<128, 32, 8>,
+                                        RowTeam<128, 128, 4>, RowTeam<512, 512, 4>>(
+      hidden,
+      [&](auto rows) {
+        using Rows = decltype(rows);
+        queue(backend::Teams<Rows::threads>{impl::rounded_up_quotient(tokens, Rows::rows)},
+              RegisterForward<Centered, T, Rows>{of, tokens});
+      },
+      of.input, of.weight, of.bias, of.output);
   if (!done) queue(backend::Teams<impl::general_row_threads>{tokens}, GeneralForward<Centered, T>{of});
 }
 
