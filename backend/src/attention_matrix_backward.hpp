@@ -5,6 +5,43 @@
 
 namespace encore::backend::impl {
 
+KOKKOS_INLINE_FUNCTION float dot_of_packets(const Packet<bfloat16, 8>& a, const Packet<bfloat16, 8>& b) {
+  float dot = 0;
+  ENCORE_UNROLL
+  for (int i = 0; i < 8; ++i) dot += static_cast<float>(a[i]) * static_cast<float>(b[i]);
+  return dot;
+}
+
+/// Puts each query's logarithm of the sum of exponentials, to base 2, and the sum over d of output * its gradient into
+/// row_dots [batch, heads, tokens, 2].
+template <int HeadDim, class Units>
+struct DescribeQueries {
+  static constexpr int threads = 256;
+  static constexpr int packets = HeadDim / 8;
+
+  AttentionBackward<bfloat16> of;
+
+  static std::int64_t teams(const AttentionShape& shape) {
+    return (shape.batch * shape.heads * shape.tokens * packets + threads - 1) / threads;
+  }
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int tokens = static_cast<int>(of.shape.tokens), heads = static_cast<int>(of.shape.heads);
+    const int item = static_cast<int>(team.league_rank()) * threads + team.rank();
+    const int row = item / packets, packet = item % packets, token = row % tokens, lane = row / tokens;
+    const bool exists = lane < static_cast<int>(of.shape.batch) * heads;
+    float dot = 0;
+    if (exists)
+      dot = dot_of_packets(
+          load_packet<8>(head_of(of.output, lane / heads, lane % heads, token), packet),
+          load_packet<8>(head_of(of.output_gradient, lane / heads, lane % heads, token), packet));
+    dot = Units::template sum_of_neighbours<packets>(dot);
+    if (exists && packet == 0)
+      store_packet(of.row_dots, row, Packet<float, 2>{{of.log_sum_exp[row] * log2_of_e, dot}});
+  }
+};
+
 /// All three gradients in one launch, products on matrix units (Dao, "FlashAttention-2", 2023, algorithm 2, without its
 /// atomic additions). A team owns a block of keys and values of a key head, and goes over the queries that see them, of
 /// all heads of its group; or it owns a block of queries and goes over the keys that they see. Both compute the scores
@@ -14,19 +51,23 @@ namespace encore::backend::impl {
 ///   first result (dK or dQ) = scale * P' c, second (dV) = P d.
 /// RowWarps x StageWarps warps: a warp has 16 own rows and, of each stage, Columns others, of which it takes some at a
 /// time; what the warps of the same rows have is added at the end, in order.
-template <int HeadDim, int RowWarps, int StageWarps, int Columns, class Units>
+/// Describes: the rows' dots (sums of output times its gradient) are formed here; else DescribeQueries has formed them,
+/// which is less work where many blocks of keys are to meet the same queries.
+template <int HeadDim, int RowWarps, int StageWarps, int Columns, bool Describes, class Units>
 struct MatrixAttentionBackward {
+  static constexpr int head_dim = HeadDim;
+  static constexpr bool describes = Describes;
   static constexpr int threads = 32 * RowWarps * StageWarps;
   static constexpr int rows = 16 * RowWarps;
   static constexpr int stage_rows = StageWarps * Columns;
   static constexpr int row = matrix_row<HeadDim>;
-  /// Two tiles of its own; two stages of queries, gradients of the output, and output. A team of queries has its own
-  /// rows' output where there is none of a stage.
-  static constexpr int stage_elements = 3 * stage_rows * row;
+  /// Two tiles of its own; two stages of queries, gradients of the output, and output if this describes. A team of
+  /// queries then has its own rows' output where there is none of a stage.
+  static constexpr int stage_elements = (Describes ? 3 : 2) * stage_rows * row;
   static constexpr std::size_t tile_bytes = (2 * rows * row + 2 * stage_elements) * sizeof(bfloat16);
   static constexpr std::size_t merge_bytes = StageWarps * rows * row * sizeof(float);
   static constexpr std::size_t vectors_begin = tile_bytes > merge_bytes ? tile_bytes : merge_bytes;
-  static constexpr std::size_t scratch_bytes = vectors_begin + 3 * stage_rows * sizeof(float);
+  static constexpr std::size_t scratch_bytes = vectors_begin + 4 * stage_rows * sizeof(float);
   /// Whether own rows stay in registers.
   static constexpr bool keeps_own = HeadDim <= 64;
   static constexpr int columns = HeadDim > 64 ? 16 : Columns < 32 ? Columns : 32;  ///< at a time
@@ -34,6 +75,7 @@ struct MatrixAttentionBackward {
 
   AttentionBackward<bfloat16> of;
   AttentionRotation<float> rotation;  ///< of queries and keys
+  int processors;                     ///< multiprocessors of the device
 
   static std::int64_t teams(const AttentionShape& shape) {
     return shape.batch * (shape.heads + shape.kv_heads) * ((shape.tokens + rows - 1) / rows);
@@ -45,7 +87,7 @@ struct MatrixAttentionBackward {
     const int key_items = static_cast<int>(of.shape.batch) * kv_heads;
     const int items = key_items + static_cast<int>(of.shape.batch) * heads;
     const int blocks = (static_cast<int>(of.shape.tokens) + rows - 1) / rows;
-    const int rank = static_cast<int>(team.league_rank());
+    const int rank = in_turns(static_cast<int>(team.league_rank()), items * blocks);
     // Early keys are seen by more queries, late queries see more keys: they go first.
     const int turn = rank / items, item = rank % items;
     if (item < key_items) {
@@ -54,6 +96,13 @@ struct MatrixAttentionBackward {
       const int which = item - key_items;
       Block<false, Team>{*this, team, which / heads, which % heads, (blocks - 1 - turn) * rows}.run();
     }
+  }
+
+  /// Teams go to the multiprocessors in turn, the costly ones first. Every other turn is reversed, so that what had more
+  /// than others has less next.
+  KOKKOS_FUNCTION int in_turns(int rank, int teams) const {
+    const int turn = rank / processors, begin = turn * processors;
+    return turn % 2 == 0 || begin + processors > teams ? rank : 2 * begin + processors - 1 - rank;
   }
 
   /// Where a team is: a head of keys, or one of queries. (Not private: nvcc.)
@@ -74,12 +123,11 @@ struct MatrixAttentionBackward {
       return team.template scratch<bfloat16>() + which * rows * row;
     }
     KOKKOS_FUNCTION bfloat16* stage(int which) const { return own_tile(2) + which * stage_elements; }
-    /// Of a stage's queries; base 2 logarithms, once `describe` is done.
-    KOKKOS_FUNCTION float* log_sum_exp(int which) const {
+    /// Of a stage's queries: the logarithm of the sum of exponentials, to base 2 once `describe` is done, and the dot.
+    KOKKOS_FUNCTION float* vectors(int which) const {
       return reinterpret_cast<float*>(team.template scratch<std::byte>() + vectors_begin) +
-             which * stage_rows;
+             which * 2 * stage_rows;
     }
-    KOKKOS_FUNCTION float* dots() const { return log_sum_exp(2); }
     KOKKOS_FUNCTION int lane() const { return team.rank() % 32; }
     KOKKOS_FUNCTION int row_begin() const { return team.rank() / 32 % RowWarps * 16; }
     KOKKOS_FUNCTION int stage_warp() const { return team.rank() / (32 * RowWarps); }
@@ -88,72 +136,52 @@ struct MatrixAttentionBackward {
     KOKKOS_FUNCTION int group() const {
       return static_cast<int>(self.of.shape.heads / self.of.shape.kv_heads);
     }
-    KOKKOS_FUNCTION const float* log_sum_exp_of(int query_head, int query) const {
-      return self.of.log_sum_exp +
-             (static_cast<std::int64_t>(batch) * self.of.shape.heads + query_head) * tokens() + query;
+    KOKKOS_FUNCTION std::int64_t query_row(int query_head, int query) const {
+      return (static_cast<std::int64_t>(batch) * self.of.shape.heads + query_head) * tokens() + query;
     }
 
-    template <int Rows>
-    KOKKOS_FUNCTION void copy(bfloat16* to, const HeadsOperand<const bfloat16>& from, int of_head,
-                              int token) const {
-      copy_tokens<Units, Rows, HeadDim, threads>(team.rank(), to, head_of(from, batch, of_head, token),
-                                                 from.token_stride, tokens() - token);
+    using Copies = TokenCopies<Units, HeadDim, threads>;
+    KOKKOS_FUNCTION Copies copies(const HeadsOperand<const bfloat16>& operand, int of_head) const {
+      return Copies::of(operand, batch, of_head, team.rank());
     }
 
     KOKKOS_FUNCTION void fetch_own() const {
       const AttentionBackward<bfloat16>& of = self.of;
-      if constexpr (OfKeys) {
-        copy<rows>(own_tile(0), of.key, head, begin);
-        copy<rows>(own_tile(1), of.value, head, begin);
-      } else {
-        copy<rows>(own_tile(0), of.query, head, begin);
-        copy<rows>(own_tile(1), of.output_gradient, head, begin);
-        copy<rows>(stage(0) + 2 * stage_rows * row, of.output, head, begin);
-        fetch_log_sum_exp<rows>(head, begin, 0);
+      copies(OfKeys ? of.key : of.query, head).template start<rows>(own_tile(0), begin, tokens());
+      copies(OfKeys ? of.value : of.output_gradient, head).template start<rows>(own_tile(1), begin, tokens());
+      if constexpr (!OfKeys) {
+        if constexpr (Describes)
+          copies(of.output, head).template start<rows>(stage(0) + 2 * stage_rows * row, begin, tokens());
+        fetch_vectors<rows>(head, begin, 0);
       }
     }
 
     template <int Rows>
-    KOKKOS_FUNCTION void fetch_log_sum_exp(int query_head, int query, int which) const {
-      for (int i = team.rank(); i < Rows; i += threads) {
-        const bool exists = query + i < tokens();
-        Units::copy_async(log_sum_exp(which) + i, log_sum_exp_of(query_head, query + (exists ? i : 0)),
-                          exists);
-      }
-    }
-
-    KOKKOS_FUNCTION void fetch(int other_head, int token, int which) const {
-      const AttentionBackward<bfloat16>& of = self.of;
-      bfloat16* to = stage(which);
-      if constexpr (OfKeys) {
-        copy<stage_rows>(to, of.query, other_head, token);
-        copy<stage_rows>(to + stage_rows * row, of.output_gradient, other_head, token);
-        copy<stage_rows>(to + 2 * stage_rows * row, of.output, other_head, token);
-        fetch_log_sum_exp<stage_rows>(other_head, token, which);
+    KOKKOS_FUNCTION void fetch_vectors(int query_head, int query, int which) const {
+      const std::int64_t first = query_row(query_head, query);
+      const int count = tokens() - query;
+      if constexpr (Describes) {
+        for (int i = team.rank(); i < Rows; i += threads)
+          Units::copy_async(vectors(which) + 2 * i, self.of.log_sum_exp + first + (i < count ? i : 0),
+                            i < count);
       } else {
-        copy<stage_rows>(to, of.key, other_head, token);
-        copy<stage_rows>(to + stage_rows * row, of.value, other_head, token);
+        for (int i = team.rank(); i < 2 * Rows; i += threads)
+          Units::copy_async(vectors(which) + i, self.of.row_dots + 2 * first + (i < 2 * count ? i : 0),
+                            i < 2 * count);
       }
     }
 
     /// Dots of queries' outputs and their gradients; logarithms to base 2.
     template <int Rows>
     KOKKOS_FUNCTION void describe(const bfloat16* output, const bfloat16* output_gradient,
-                                  float* logarithm) const {
+                                  float* vector) const {
       constexpr int packets = HeadDim / 8;
       static_assert(Rows * packets % 32 == 0);
       for (int item = team.rank(); item < Rows * packets; item += threads) {
         const int at = item / packets, packet = item % packets;
-        const auto o = load_packet<8>(output + at * row, packet);
-        const auto gradient = load_packet<8>(output_gradient + at * row, packet);
-        float dot = 0;
-        ENCORE_UNROLL
-        for (int i = 0; i < 8; ++i) dot += static_cast<float>(o[i]) * static_cast<float>(gradient[i]);
-        dot = Units::template sum_of_neighbours<packets>(dot);
-        if (packet == 0) {
-          dots()[at] = dot;
-          logarithm[at] *= log2_of_e;
-        }
+        const float dot = Units::template sum_of_neighbours<packets>(dot_of_packets(
+            load_packet<8>(output + at * row, packet), load_packet<8>(output_gradient + at * row, packet)));
+        if (packet == 0) store_packet(vector, at, Packet<float, 2>{{vector[2 * at] * log2_of_e, dot}});
       }
     }
 
@@ -164,6 +192,19 @@ struct MatrixAttentionBackward {
                              : (begin + rows < tokens() ? begin + rows : tokens());
       const int first_head = OfKeys ? head * group() : head / group();
       const int heads_end = first_head + (OfKeys ? group() : 1);
+      const AttentionBackward<bfloat16>& of = self.of;
+      Copies c = copies(OfKeys ? of.query : of.key, first_head);
+      Copies d = copies(OfKeys ? of.output_gradient : of.value, first_head);
+      Copies output = copies(of.output, OfKeys ? first_head : 0);
+      const auto fetch = [&](int query_head, int at, int which) {
+        c.template start<stage_rows>(stage(which), at, tokens());
+        d.template start<stage_rows>(stage(which) + stage_rows * row, at, tokens());
+        if constexpr (OfKeys) {
+          if constexpr (Describes)
+            output.template start<stage_rows>(stage(which) + 2 * stage_rows * row, at, tokens());
+          fetch_vectors<stage_rows>(query_head, at, which);
+        }
+      };
       fetch_own();
       fetch(first_head, first, 0);
       State state{};
@@ -176,11 +217,14 @@ struct MatrixAttentionBackward {
         if (next >= end) {
           next = first;
           ++next_head;
+          c.next_head();
+          d.next_head();
+          output.next_head();
         }
         if (next_head < heads_end) fetch(next_head, next, which ^ 1);
-        if constexpr (OfKeys) {
+        if constexpr (OfKeys && Describes) {
           const bfloat16* gradient = stage(which) + stage_rows * row;
-          describe<stage_rows>(gradient + stage_rows * row, gradient, log_sum_exp(which));
+          describe<stage_rows>(gradient + stage_rows * row, gradient, vectors(which));
           team.barrier();
         }
         for (int part = 0; part < Columns; part += columns) step(token, which, part, state);
@@ -189,23 +233,29 @@ struct MatrixAttentionBackward {
         other_head = next_head;
         token = next;
       }
-      const AttentionBackward<bfloat16>& of = self.of;
       add_and_store(state.first, OfKeys ? of.key_gradient : of.query_gradient, shape.scale, self.rotation);
       if constexpr (OfKeys) add_and_store(state.second, of.value_gradient, 1.0F, {});
     }
 
     KOKKOS_FUNCTION void begin_own(State& state) const {
       if constexpr (!OfKeys) {
-        describe<rows>(stage(0) + 2 * stage_rows * row, own_tile(1), log_sum_exp(0));
-        team.barrier();
+        if constexpr (Describes) {
+          describe<rows>(stage(0) + 2 * stage_rows * row, own_tile(1), vectors(0));
+          team.barrier();
+        }
         for (int i = 0; i < 2; ++i) {
-          state.log_sum_exp[i] = log_sum_exp(0)[row_begin() + lane() / 4 + i * 8];
-          state.dots[i] = dots()[row_begin() + lane() / 4 + i * 8];
+          const auto vector = load_packet<2>(vectors(0), row_begin() + lane() / 4 + i * 8);
+          state.log_sum_exp[i] = vector[0];
+          state.dots[i] = vector[1];
         }
       }
-      if constexpr (keeps_own) ENCORE_UNROLL
-      for (int which = 0; which < 2; ++which) ENCORE_UNROLL
-      for (int k = 0; k < HeadDim / 16; ++k) load_own(state.own[which][k], which, k);
+      if constexpr (keeps_own) {
+        ENCORE_UNROLL
+        for (int which = 0; which < 2; ++which) {
+          ENCORE_UNROLL
+          for (int k = 0; k < HeadDim / 16; ++k) load_own(state.own[which][k], which, k);
+        }
+      }
     }
 
     KOKKOS_FUNCTION void load_own(std::uint32_t (&own)[4], int which, int k) const {
@@ -242,7 +292,7 @@ struct MatrixAttentionBackward {
           multiply_pair<Units>(gradients[2 * n], gradients[2 * n + 1], own_second, operand);
         }
       }
-      weigh(log_sum_exp(which) + others, dots() + others, state, weights, gradients);
+      weigh(vectors(which) + 2 * others, state, weights, gradients);
       if (!sight.all) hide(own, other, weights, gradients);
       ENCORE_UNROLL
       for (int k = 0; k < columns / 16; ++k) {
@@ -263,21 +313,19 @@ struct MatrixAttentionBackward {
     }
 
     /// Scores become weights, and the weights' gradients those of the scores.
-    KOKKOS_FUNCTION void weigh(const float* stage_log_sum_exp, const float* stage_dots, const State& state,
+    KOKKOS_FUNCTION void weigh(const float* stage_vectors, const State& state,
                                float (&weights)[columns / 8][4], float (&gradients)[columns / 8][4]) const {
       const float scale = self.of.shape.scale * log2_of_e;
       ENCORE_UNROLL
       for (int n = 0; n < columns / 8; ++n) {
-        Packet<float, 2> logarithm{}, dot{};
-        if constexpr (OfKeys) {
-          logarithm = load_packet<2>(stage_log_sum_exp + n * 8 + lane() % 4 * 2);
-          dot = load_packet<2>(stage_dots + n * 8 + lane() % 4 * 2);
-        }
+        Packet<float, 4> two{};  // Of a lane's two columns: logarithm and dot.
+        if constexpr (OfKeys) two = load_packet<4>(stage_vectors + n * 16, lane() % 4);
         ENCORE_UNROLL
         for (int i = 0; i < 4; ++i) {
-          const float subtracted = OfKeys ? logarithm[i % 2] : state.log_sum_exp[i / 2];
-          weights[n][i] = Units::exp2(weights[n][i] * scale - subtracted);
-          gradients[n][i] = weights[n][i] * (gradients[n][i] - (OfKeys ? dot[i % 2] : state.dots[i / 2]));
+          const float logarithm = OfKeys ? two[i % 2 * 2] : state.log_sum_exp[i / 2];
+          const float dot = OfKeys ? two[i % 2 * 2 + 1] : state.dots[i / 2];
+          weights[n][i] = Units::exp2(weights[n][i] * scale - logarithm);
+          gradients[n][i] = weights[n][i] * (gradients[n][i] - dot);
         }
       }
     }

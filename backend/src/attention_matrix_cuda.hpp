@@ -10,7 +10,7 @@ namespace encore::backend::impl {
 /// Whether the kernels on matrix units compute this at all, without dropout and in bfloat16.
 inline bool fits_matrix_units(const AttentionShape& shape) {
   return (shape.head_dim == 64 || shape.head_dim == 128) && shape.scale > 0 &&
-         shape.batch * shape.heads * shape.tokens < (std::int64_t{1} << 30);
+         shape.batch * shape.heads * shape.tokens < (std::int64_t{1} << 26);
 }
 
 /// Whether they are thought quicker than cuDNN, as measured on an H200.
@@ -18,7 +18,8 @@ inline bool prefers_matrix_units(const AttentionShape& shape) {
   return shape.head_dim == 64 && shape.batch * shape.heads * shape.tokens <= 4096;
 }
 
-/// One launch each. Operands' addresses and strides are multiples of 16 bytes.
+/// Operands' addresses and strides are multiples of 16 bytes. Forward is one launch. Backward is one, or two where
+/// row_dots [batch, heads, tokens, 2] are worth it.
 void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionForward<bfloat16>& operands);
 void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionBackward<bfloat16>& operands,
                       const AttentionRotation<float>& rotation);

@@ -61,25 +61,22 @@ struct MatrixAttentionForward {
     KOKKOS_FUNCTION int tokens() const { return static_cast<int>(self.of.shape.tokens); }
     KOKKOS_FUNCTION float scale() const { return self.of.shape.scale * log2_of_e; }
 
-    KOKKOS_FUNCTION void fetch(int key_begin, int which) const {
-      const AttentionForward<bfloat16>& of = self.of;
-      const int kv_head = head / static_cast<int>(of.shape.heads / of.shape.kv_heads);
-      copy_tokens<Units, keys, HeadDim, threads>(team.rank(), stage(which),
-                                                 head_of(of.key, batch, kv_head, key_begin),
-                                                 of.key.token_stride, tokens() - key_begin);
-      copy_tokens<Units, keys, HeadDim, threads>(team.rank(), stage(which) + keys * row,
-                                                 head_of(of.value, batch, kv_head, key_begin),
-                                                 of.value.token_stride, tokens() - key_begin);
-    }
+    using Copies = TokenCopies<Units, HeadDim, threads>;
 
     KOKKOS_FUNCTION void run() const {
       const AttentionForward<bfloat16>& of = self.of;
       const int window = static_cast<int>(window_of(of.shape));
       const int end = query_begin + queries < tokens() ? query_begin + queries : tokens();
+      const int kv_head = head / static_cast<int>(of.shape.heads / of.shape.kv_heads);
       int key_begin = static_cast<int>(first_key(of.shape, query_begin, keys));
-      copy_tokens<Units, queries, HeadDim, threads>(team.rank(), query_tile(),
-                                                    head_of(of.query, batch, head, query_begin),
-                                                    of.query.token_stride, tokens() - query_begin);
+      const auto key = Copies::of(of.key, batch, kv_head, team.rank());
+      const auto value = Copies::of(of.value, batch, kv_head, team.rank());
+      const auto fetch = [&](int token, int which) {
+        key.template start<keys>(stage(which), token, tokens());
+        value.template start<keys>(stage(which) + keys * row, token, tokens());
+      };
+      Copies::of(of.query, batch, head, team.rank())
+          .template start<queries>(query_tile(), query_begin, tokens());
       fetch(key_begin, 0);
       State state = first_state();
       Units::wait_for_copies();

@@ -6,6 +6,8 @@
 #include <encore/backend/matrix_units.hpp>
 #include <encore/backend/packet.hpp>
 
+#include <cstddef>
+
 /// Before loops over arrays that must stay in registers.
 #if defined(__CUDA_ARCH__)
 #define ENCORE_UNROLL _Pragma("unroll")
@@ -22,23 +24,40 @@ inline constexpr float log2_of_e = 1.4426950408889634F;
 template <int HeadDim>
 inline constexpr int matrix_row = HeadDim + 8;
 
-/// Starts the copy of `Rows` tokens of a head to scratch; those past `count` become zeros.
-template <class Units, int Rows, int HeadDim, int Threads>
-KOKKOS_INLINE_FUNCTION void copy_tokens(int thread, bfloat16* to, const bfloat16* from,
-                                        std::int64_t token_stride, int count) {
-  constexpr int packets = HeadDim / 8, step = Threads / packets;
+/// The tokens of a head, as one thread of a team copies them: 16 bytes of every so many rows.
+template <class Units, int HeadDim, int Threads>
+struct TokenCopies {
+  static constexpr int packets = HeadDim / 8, step = Threads / packets;
   static_assert(Threads % packets == 0);
-  const int packet = thread % packets * 8, begin = thread / packets;
-  const bfloat16* source = from + begin * token_stride + packet;
-  ENCORE_UNROLL
-  for (int i = 0; i < (Rows + step - 1) / step; ++i) {
-    const int row = begin + i * step;
-    const bool exists = row < count;
-    if (Rows % step == 0 || row < Rows)
-      Units::copy_async(to + row * matrix_row<HeadDim> + packet, exists ? source : from, exists);
-    source += step * token_stride;
+
+  const std::byte* source;
+  std::int64_t head_stride;  ///< in bytes, as is the next
+  int token_stride;
+  int row, column;  ///< its first
+
+  KOKKOS_INLINE_FUNCTION static TokenCopies of(const HeadsOperand<const bfloat16>& operand, int batch,
+                                               int head, int thread) {
+    const int column = thread % packets * 8;
+    return {reinterpret_cast<const std::byte*>(head_of(operand, batch, head, 0) + column),
+            operand.head_stride * 2, static_cast<int>(operand.token_stride * 2), thread / packets, column};
   }
-}
+  KOKKOS_INLINE_FUNCTION void next_head() { source += head_stride; }
+
+  /// Starts the copy of `Rows` tokens to scratch; those from `tokens` on become zeros.
+  template <int Rows>
+  KOKKOS_INLINE_FUNCTION void start(bfloat16* to, int token, int tokens) const {
+    bfloat16* first = to + row * matrix_row<HeadDim> + column;
+    ENCORE_UNROLL
+    for (int i = 0; i < (Rows + step - 1) / step; ++i) {
+      if (Rows % step != 0 && row + i * step >= Rows) break;
+      const int at = token + row + i * step;
+      const bool exists = at < tokens;
+      const std::byte* from = source + static_cast<std::int64_t>(exists ? at : 0) * token_stride;
+      Units::copy_async(first + i * step * matrix_row<HeadDim>, reinterpret_cast<const bfloat16*>(from),
+                        exists);
+    }
+  }
+};
 
 /// How far a tile of queries and one of keys let queries see keys.
 struct TileSight {
