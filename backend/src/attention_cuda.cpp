@@ -288,7 +288,8 @@ std::size_t Attention<Space>::workspace_bytes(const AttentionShape& shape,
                                               const AttentionDropout& dropout) const {
   impl::check_shape(shape);
   // Enough for the other engines in any case: operands that cuDNN cannot take go to the portable one.
-  std::size_t bytes = 2 * impl::rows_of(shape) * sizeof(float);
+  auto bytes = static_cast<std::size_t>(2 * shape.batch * shape.heads * impl::padded_tokens(shape.tokens)) *
+               sizeof(float);
 #if ENCORE_HAVE_CUDNN
   if (implementation_->template engine<T>(shape, dropout) == AttentionEngine::cudnn)
     bytes = std::max(bytes, implementation_->support_of(shape).workspace_bytes);

@@ -13,7 +13,7 @@ KOKKOS_INLINE_FUNCTION float dot_of_packets(const Packet<bfloat16, 8>& a, const 
 }
 
 /// Puts each query's logarithm of the sum of exponentials, to base 2, and the sum over d of output * its gradient into
-/// row_dots [batch, heads, tokens, 2].
+/// row_dots [batch, heads, padded_tokens, 2]; infinity and 0 past the last token, so that nothing is weighted with them.
 template <int HeadDim, class Units>
 struct DescribeQueries {
   static constexpr int threads = 256;
@@ -22,23 +22,25 @@ struct DescribeQueries {
   AttentionBackward<bfloat16> of;
 
   static std::int64_t teams(const AttentionShape& shape) {
-    return (shape.batch * shape.heads * shape.tokens * packets + threads - 1) / threads;
+    return (shape.batch * shape.heads * padded_tokens(shape.tokens) * packets + threads - 1) / threads;
   }
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const int tokens = static_cast<int>(of.shape.tokens), heads = static_cast<int>(of.shape.heads);
+    const int tokens = static_cast<int>(of.shape.tokens), padded = static_cast<int>(padded_tokens(tokens));
+    const int heads = static_cast<int>(of.shape.heads), lanes = static_cast<int>(of.shape.batch) * heads;
     const int item = static_cast<int>(team.league_rank()) * threads + team.rank();
-    const int row = item / packets, packet = item % packets, token = row % tokens, lane = row / tokens;
-    const bool exists = lane < static_cast<int>(of.shape.batch) * heads;
+    const int row = item / packets, packet = item % packets, token = row % padded, lane = row / padded;
+    const bool exists = lane < lanes && token < tokens;
     float dot = 0;
     if (exists)
       dot = dot_of_packets(
           load_packet<8>(head_of(of.output, lane / heads, lane % heads, token), packet),
           load_packet<8>(head_of(of.output_gradient, lane / heads, lane % heads, token), packet));
     dot = Units::template sum_of_neighbours<packets>(dot);
-    if (exists && packet == 0)
-      store_packet(of.row_dots, row, Packet<float, 2>{{of.log_sum_exp[row] * log2_of_e, dot}});
+    if (packet != 0 || lane >= lanes) return;
+    const float logarithm = exists ? of.log_sum_exp[lane * tokens + token] * log2_of_e : INFINITY;
+    store_packet(of.row_dots, row, Packet<float, 2>{{logarithm, dot}});
   }
 };
 
@@ -136,10 +138,6 @@ struct MatrixAttentionBackward {
     KOKKOS_FUNCTION int group() const {
       return static_cast<int>(self.of.shape.heads / self.of.shape.kv_heads);
     }
-    KOKKOS_FUNCTION std::int64_t query_row(int query_head, int query) const {
-      return (static_cast<std::int64_t>(batch) * self.of.shape.heads + query_head) * tokens() + query;
-    }
-
     using Copies = TokenCopies<Units, HeadDim, threads>;
     KOKKOS_FUNCTION Copies copies(const HeadsOperand<const bfloat16>& operand, int of_head) const {
       return Copies::of(operand, batch, of_head, team.rank());
@@ -158,16 +156,20 @@ struct MatrixAttentionBackward {
 
     template <int Rows>
     KOKKOS_FUNCTION void fetch_vectors(int query_head, int query, int which) const {
-      const std::int64_t first = query_row(query_head, query);
-      const int count = tokens() - query;
+      const std::int64_t lane = static_cast<std::int64_t>(batch) * self.of.shape.heads + query_head;
       if constexpr (Describes) {
-        for (int i = team.rank(); i < Rows; i += threads)
-          Units::copy_async(vectors(which) + 2 * i, self.of.log_sum_exp + first + (i < count ? i : 0),
-                            i < count);
+        const float* from = self.of.log_sum_exp + lane * tokens();
+        for (int i = team.rank(); i < Rows; i += threads) {
+          const bool exists = query + i < tokens();
+          Units::copy_async(vectors(which) + 2 * i, from + (exists ? query + i : 0), exists);
+        }
       } else {
-        for (int i = team.rank(); i < 2 * Rows; i += threads)
-          Units::copy_async(vectors(which) + i, self.of.row_dots + 2 * first + (i < 2 * count ? i : 0),
-                            i < 2 * count);
+        const int padded = static_cast<int>(padded_tokens(tokens()));
+        const float* from = self.of.row_dots + 2 * lane * padded;
+        for (int i = team.rank(); i < 2 * Rows; i += threads) {
+          const bool exists = 2 * query + i < 2 * padded;
+          Units::copy_async(vectors(which) + i, from + (exists ? 2 * query + i : 0), exists);
+        }
       }
     }
 

@@ -38,20 +38,21 @@ void launch_backward(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of
     return read(table, table == nullptr ? 0 : static_cast<std::size_t>(shape.tokens * shape.head_dim / 2));
   };
   const auto rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens);
+  const auto dots = static_cast<std::size_t>(2 * shape.batch * shape.heads * padded_tokens(shape.tokens));
   const Access output = heads_access(of.output, shape, shape.heads, false);
   const Access output_gradient = heads_access(of.output_gradient, shape, shape.heads, false);
   const Access log_sum_exp = read(of.log_sum_exp, rows);
   if (!Kernel::describes) {
     using Describe = DescribeQueries<Kernel::head_dim, MatrixUnits>;
     launch(stream, "attention backward: dots",
-           {output, output_gradient, log_sum_exp, write(of.row_dots, 2 * rows)},
+           {output, output_gradient, log_sum_exp, write(of.row_dots, dots)},
            Teams<Describe::threads>{Describe::teams(shape)}, Describe{of});
   }
   launch(
       stream, "attention backward",
       {heads_access(of.query, shape, shape.heads, false), heads_access(of.key, shape, shape.kv_heads, false),
        heads_access(of.value, shape, shape.kv_heads, false), output_gradient,
-       Kernel::describes ? output : read(static_cast<const float*>(of.row_dots), 2 * rows),
+       Kernel::describes ? output : read(static_cast<const float*>(of.row_dots), dots),
        Kernel::describes ? log_sum_exp : Access{}, heads_access(of.query_gradient, shape, shape.heads, true),
        heads_access(of.key_gradient, shape, shape.kv_heads, true),
        heads_access(of.value_gradient, shape, shape.kv_heads, true), reads_table(rotation.cosine),

@@ -17,8 +17,6 @@
 
 namespace encore::backend::impl {
 
-inline constexpr float log2_of_e = 1.4426950408889634F;
-
 /// Rows of a head in a team's scratch, in bfloat16 or as partial sums in float: padded so that 8 rows of 16 bytes from
 /// one column on lie in different banks.
 template <int HeadDim>
@@ -59,20 +57,6 @@ struct TokenCopies {
   }
 };
 
-/// How far a tile of queries and one of keys let queries see keys.
-struct TileSight {
-  bool none, all;
-
-  KOKKOS_INLINE_FUNCTION static TileSight of(int query, int queries, int key, int keys, int window) {
-    const int last_query = query + queries - 1, last_key = key + keys - 1;
-    return {key > last_query || last_key + window <= query, last_key <= query && key + window > last_query};
-  }
-};
-
-KOKKOS_INLINE_FUNCTION bool sees(int query, int key, int window) {
-  return key <= query && key + window > query;
-}
-
 /// Two neighbouring tiles of sums (16 x 8 each) as the first operand (16 x 16) of the next product.
 template <class Units>
 KOKKOS_INLINE_FUNCTION void as_first(std::uint32_t (&first)[4], const float (&left)[4],
@@ -81,13 +65,6 @@ KOKKOS_INLINE_FUNCTION void as_first(std::uint32_t (&first)[4], const float (&le
   first[1] = Units::pack(left[2], left[3]);
   first[2] = Units::pack(right[0], right[1]);
   first[3] = Units::pack(right[2], right[3]);
-}
-
-KOKKOS_INLINE_FUNCTION void turn_back(bfloat16& first, bfloat16& second, float cosine, float sine) {
-  const auto x = static_cast<float>(first), y = static_cast<float>(second);
-  sine *= -1.0F;
-  first = bfloat16(x * cosine - y * sine);
-  second = bfloat16(x * sine + y * cosine);
 }
 
 /// Turns packet `packet` of a head's first half and that of its second half back.

@@ -69,4 +69,30 @@ ENCORE_HOST_DEVICE inline T* head_of(const HeadsOperand<T>& operand, std::int64_
          head * operand.head_stride;
 }
 
+inline constexpr float log2_of_e = 1.4426950408889634F;
+
+/// How far a tile of queries and one of keys let queries see keys.
+struct TileSight {
+  bool none, all;
+
+  ENCORE_HOST_DEVICE static TileSight of(int query, int queries, int key, int keys, int window) {
+    const int last_query = query + queries - 1, last_key = key + keys - 1;
+    return {key > last_query || last_key + window <= query, last_key <= query && key + window > last_query};
+  }
+};
+
+ENCORE_HOST_DEVICE inline bool sees(int query, int key, int window) {
+  return key <= query && key + window > query;
+}
+
+ENCORE_HOST_DEVICE inline void turn_back(bfloat16& first, bfloat16& second, float cosine, float sine) {
+  const auto x = static_cast<float>(first), y = static_cast<float>(second);
+  sine *= -1.0F;
+  first = bfloat16(x * cosine - y * sine);
+  second = bfloat16(x * sine + y * cosine);
+}
+
+/// Queries of a head that row_dots has room for on a GPU's matrix units, two numbers each.
+ENCORE_HOST_DEVICE inline std::int64_t padded_tokens(std::int64_t tokens) { return (tokens + 63) / 64 * 64; }
+
 }  // namespace encore::backend::impl

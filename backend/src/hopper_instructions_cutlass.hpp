@@ -70,6 +70,23 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, std::uint64_t*
       "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
+__device__ inline void load_box(void* to, const CUtensorMap& map, std::uint64_t* barrier, int x, int y, int z,
+                                int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6}], "
+      "[%2];" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+/// `bytes` that lie one behind the other; all are multiples of 16.
+__device__ inline void load_bytes(void* to, const void* from, int bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
 __device__ inline void load_box(void* to, const CUtensorMap& map, std::uint64_t* barrier, int x, int y,
                                 int z) {
   asm volatile(
@@ -118,6 +135,20 @@ template <int N, Major first_major, Major second_major>
 __device__ inline void multiply(std::uint64_t first, std::uint64_t second, float (&sum)[N / 2], bool adds) {
   multiply<typename InstructionOf<N, first_major, second_major>::Type>(first, second, sum, adds,
                                                                        std::make_index_sequence<N / 2>{});
+}
+
+template <class Instruction, std::size_t... I>
+__device__ inline void multiply(const std::uint32_t (&first)[4], std::uint64_t second, float (&sum)[32],
+                                bool adds, std::index_sequence<I...>) {
+  Instruction::fma(first[0], first[1], first[2], first[3], second, sum[I]...,
+                   adds ? cute::SM90::GMMA::ScaleOut::One : cute::SM90::GMMA::ScaleOut::Zero);
+}
+/// sum [64, 64] (+)= first [64, 16], in registers, * second [16, 64], in the background.
+template <Major second_major>
+__device__ inline void multiply(const std::uint32_t (&first)[4], std::uint64_t second, float (&sum)[32],
+                                bool adds) {
+  multiply<cute::SM90::GMMA::MMA_64x64x16_F32BF16BF16_RS<Major::K, second_major>>(
+      first, second, sum, adds, std::make_index_sequence<32>{});
 }
 
 /// Keeps the compiler from moving what it does with the sums past here.

@@ -27,7 +27,7 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
 #endif
     if (status != cudaSuccess || result != cudaDriverEntryPointSuccess)
       throw DeviceError(
-          "this driver cannot describe tensors for the TMA: grouped products need CUDA 12 or later");
+          "this driver cannot describe tensors for the TMA: what uses it needs CUDA 12 or later");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
   return found;
@@ -44,7 +44,7 @@ CUtensorMap encode(const void* data, const std::uint64_t (&extents)[Rank],
                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
-    throw DeviceError("an operand of a grouped product cannot be described for the TMA: the driver says " +
+    throw DeviceError("an operand cannot be described for the TMA: the driver says " +
                       std::to_string(static_cast<int>(result)));
   return map;
 }
@@ -64,6 +64,16 @@ CUtensorMap map_of_matrices(const CutlassMatrix& matrix, std::int64_t count, int
                                     static_cast<std::uint64_t>(count)};
   return encode<3>(matrix.data, extents, {row_bytes, row_bytes * rows},
                    {64, static_cast<std::uint32_t>(box_rows), 1});
+}
+
+CUtensorMap map_of_heads(const HeadsOperand<const bfloat16>& operand, const AttentionShape& shape,
+                         std::int64_t heads) {
+  const auto bytes = [](std::int64_t stride) { return static_cast<std::uint64_t>(stride) * element_bytes; };
+  return encode<4>(operand.data,
+                   {static_cast<std::uint64_t>(shape.head_dim), static_cast<std::uint64_t>(shape.tokens),
+                    static_cast<std::uint64_t>(heads), static_cast<std::uint64_t>(shape.batch)},
+                   {bytes(operand.token_stride), bytes(operand.head_stride), bytes(operand.batch_stride)},
+                   {64, 64, 1, 1});
 }
 
 }  // namespace encore::backend::impl

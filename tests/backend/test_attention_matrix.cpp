@@ -27,7 +27,8 @@ struct EmulatedAttention {
 
   template <class T>
   std::size_t workspace_bytes(const AttentionShape& shape, const AttentionDropout&) const {
-    return static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens) * 2 * sizeof(float);
+    return static_cast<std::size_t>(shape.batch * shape.heads * impl::padded_tokens(shape.tokens)) * 2 *
+           sizeof(float);
   }
   template <class T>
   void forward(Stream<Space>&, const AttentionShape& shape, const AttentionDropout& dropout,
