@@ -59,9 +59,9 @@ struct ActivationForward {
   std::int64_t ffn;
 
   KOKKOS_FUNCTION void operator()(std::int64_t row, std::int64_t packet) const {
+    // The packet is loaded while the pair is still on its way.
     const std::int32_t pair = source[row];
-    if (pair < 0) return;
-    const A weight = weights[pair];
+    const A weight = pair < 0 ? A(0) : weights[pair];
     backend::Packet<T, Width> result;
     if constexpr (Formula::gated) {
       const auto in = GatePackets<Width, Interleaved, T>::load(raised + row * 2 * ffn, ffn, packet);
@@ -73,7 +73,7 @@ struct ActivationForward {
       for (int i = 0; i < Width; ++i)
         result[i] = static_cast<T>(weight * formula.value(static_cast<A>(in[i])));
     }
-    backend::store_packet(activated + row * ffn, packet, result);
+    if (pair >= 0) backend::store_packet(activated + row * ffn, packet, result);
   }
 };
 
@@ -106,7 +106,6 @@ struct ActivationBackward {
   using A = Accumulator<T>;
   using Raised = RaisedPackets<Width, Interleaved, Formula, T>;
   static constexpr std::int64_t cleared_pairs = 1024;
-  static constexpr int packets_in_flight = 3;  ///< that a thread loads before it works on them
 
   Formula formula;
   const T* raised;
@@ -135,13 +134,13 @@ struct ActivationBackward {
       const ActivationBackward local = *this;
       const A weight = weights[pair];
       weight_gradient[pair] = team.template sum_over<A>(ffn / Width, [=](std::int64_t packet) {
-        return local.do_packet(row, packet, local.load(row, packet), weight);
+        return local.do_packet(row, packet, local.load(row, packet), weight, true);
       });
     } else {
       const std::int64_t row = team.league_rank() * (Threads / Lanes) + team.rank() / Lanes;
       const int lane = team.rank() % Lanes;
       const std::int32_t pair = row < rows ? source[row] : -1;
-      const A own = pair < 0 ? A(0) : do_share(row, pair, lane);
+      const A own = row < rows ? do_share(row, pair, lane) : A(0);
       A product;
       if constexpr (Lanes == Threads)
         product = team.sum(own);
@@ -164,21 +163,24 @@ struct ActivationBackward {
 
   /// A lane's part of the dot product.
   KOKKOS_FUNCTION A do_share(std::int64_t row, std::int32_t pair, int lane) const {
+    constexpr int packets_in_flight = 3;  // that a thread loads before it works on them
     const std::int64_t packets = ffn / Width;
-    const A weight = weights[pair];
+    const A weight = pair < 0 ? A(0) : weights[pair];
     A product(0);
     for (std::int64_t first = lane; first < packets; first += packets_in_flight * Lanes) {
       Loaded in[packets_in_flight];
       for (int u = 0; u < packets_in_flight; ++u)
         if (first + u * Lanes < packets) in[u] = load(row, first + u * Lanes);
       for (int u = 0; u < packets_in_flight; ++u)
-        if (first + u * Lanes < packets) product += do_packet(row, first + u * Lanes, in[u], weight);
+        if (first + u * Lanes < packets)
+          product += do_packet(row, first + u * Lanes, in[u], weight, pair >= 0);
     }
     return product;
   }
 
   /// The packet's part of the dot product.
-  KOKKOS_FUNCTION A do_packet(std::int64_t row, std::int64_t packet, const Loaded& in, A weight) const {
+  KOKKOS_FUNCTION A do_packet(std::int64_t row, std::int64_t packet, const Loaded& in, A weight,
+                              bool stores) const {
     A product(0);
     typename Raised::Values out;
     for (int i = 0; i < Width; ++i) {
@@ -196,7 +198,7 @@ struct ActivationBackward {
         out[i] = static_cast<T>(weight * upstream * formula.slope(x));
       }
     }
-    Raised::store(raised_gradient, row, ffn, packet, out);
+    if (stores) Raised::store(raised_gradient, row, ffn, packet, out);
     return product;
   }
 

@@ -48,6 +48,19 @@ struct Warp {
 #endif
   }
 
+  KOKKOS_FUNCTION static std::uint32_t largest(std::uint32_t value) {
+#if defined(__CUDA_ARCH__)
+    value = __reduce_max_sync(0xffffffffU, value);
+#endif
+    return value;
+  }
+  KOKKOS_FUNCTION static std::uint32_t smallest(std::uint32_t value) {
+#if defined(__CUDA_ARCH__)
+    value = __reduce_min_sync(0xffffffffU, value);
+#endif
+    return value;
+  }
+
   /// Over the caller's lane and those before it.
   KOKKOS_FUNCTION static std::int32_t inclusive_sum(std::int32_t value) {
 #if defined(__CUDA_ARCH__)

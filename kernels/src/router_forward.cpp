@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <Kokkos_BitManipulation.hpp>
 
+#include "lanes.hpp"
 #include "router_rules.hpp"
 
 #include <limits>
@@ -71,10 +72,7 @@ struct RouterForward {
     auto* found = reinterpret_cast<std::int32_t*>(scores + topk);
     rank_experts(team, row, log_sum, orders);
     if (groups > 1) keep_best_groups(team, orders, orders + experts);
-    for (std::int64_t k = 0; k < topk; ++k) {
-      const auto best = take_best(team, orders);
-      if (team.rank() == 0) found[k] = static_cast<std::int32_t>(best);
-    }
+    take_best(team, orders, found);
     team.barrier();
     const bool by_sigmoid = sigmoid;
     team.for_each(topk, [=](std::int64_t k) {
@@ -137,25 +135,43 @@ struct RouterForward {
     team.barrier();
   }
 
-  /// The first expert of the highest order, which is then out of the contest. A thread of a GPU looks at, and
-  /// marks, the same experts each time.
+  /// The experts of highest order, the first of equal ones first. An expert that is taken is out of the contest. On a
+  /// GPU each lane knows the best of its own experts, and only the one that has lost it looks again.
   template <class Team>
-  KOKKOS_FUNCTION std::int64_t take_best(const Team& team, Integer* orders) const {
-    std::int64_t best = 0;
+  KOKKOS_FUNCTION void take_best(const Team& team, Integer* orders, std::int32_t* found) const {
     if constexpr (impl::is_host_team<Team>) {
-      for (std::int64_t e = 1; e < experts; ++e)
-        if (orders[e] > orders[best]) best = e;
-      orders[best] = 0;
-    } else {
-      std::uint64_t highest = 0;
-      for (std::int64_t e = team.rank(); e < experts; e += Team::size()) {
-        const std::uint64_t candidate = std::uint64_t(orders[e]) << 32 | static_cast<std::uint32_t>(~e);
-        highest = candidate > highest ? candidate : highest;
+      for (std::int64_t k = 0; k < topk; ++k) {
+        std::int64_t best = 0;
+        for (std::int64_t e = 1; e < experts; ++e)
+          if (orders[e] > orders[best]) best = e;
+        orders[best] = 0;
+        found[k] = static_cast<std::int32_t>(best);
       }
-      best = static_cast<std::uint32_t>(~team.max(highest));
-      if (best % Team::size() == team.rank()) orders[best] = 0;
+    } else {
+      constexpr std::uint32_t none = ~0U;
+      const auto count = static_cast<std::uint32_t>(experts);
+      std::uint32_t order = 0, expert = none;
+      const auto look = [&] {
+        order = 0;
+        expert = none;
+        for (auto e = static_cast<std::uint32_t>(team.rank()); e < count; e += Team::size()) {
+          const auto candidate = static_cast<std::uint32_t>(orders[e]);
+          if (candidate > order) {
+            order = candidate;
+            expert = e;
+          }
+        }
+      };
+      look();
+      for (std::int64_t k = 0; k < topk; ++k) {
+        const std::uint32_t highest = impl::Warp::largest(order);
+        const std::uint32_t best = impl::Warp::smallest(order == highest ? expert : none);
+        if (team.rank() == 0) found[k] = static_cast<std::int32_t>(best);
+        if (expert != best) continue;
+        orders[best] = 0;
+        look();
+      }
     }
-    return best;
   }
 };
 

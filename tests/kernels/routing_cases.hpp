@@ -101,6 +101,15 @@ inline std::vector<Routing> routing_cases() {
   many.name = "tiles of many chunks, capacity";
   many.capacity = 300;
   all.push_back(many);
+  Routing lone{"more pairs than one team places", 700, 3, 128, 0, 2200};
+  lone.draw(6);
+  all.push_back(lone);
+  lone.name = "as many pairs as one team places";
+  lone.tokens = 1024;
+  lone.topk = 2;
+  lone.draw(7);
+  std::fill_n(lone.chosen.begin() + 700, 900, 127);
+  all.push_back(lone);
   return all;
 }
 

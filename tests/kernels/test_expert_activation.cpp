@@ -65,10 +65,14 @@ TEST_CASE(
     const std::vector<Routing> cases = routing_cases();
     const std::vector<ExpertActivation> kinds = activations();
     for (const Routing& routing : cases) {
-      if (routing.tokens > 500 || routing.rows == 0) continue;
+      if (routing.rows == 0) continue;
       for (const ExpertActivation& activation : kinds) {
         for (const std::int64_t ffn : {1, 7, 64, 2056}) {
           if (ffn > 1000 && routing.rows > 120) continue;
+          // So many rows once: a GPU shares them out otherwise.
+          const bool once =
+              activation.kind == ExpertActivationKind::swiglu && ffn == 64 && routing.capacity == 0;
+          if (routing.tokens > 500 && !once) continue;
           const std::string name = routing.name + std::to_string(routing.capacity) + ", activation " +
                                    std::to_string(static_cast<int>(activation.kind)) + ", ffn " +
                                    std::to_string(ffn) + ", " + std::to_string(sizeof(T));

@@ -21,8 +21,8 @@ struct ExpertActivation {
 /// Columns of `raised` where activated rows have f: 2 f, or f for relu_squared.
 std::int64_t raised_columns(const ExpertActivation& activation, std::int64_t ffn);
 
-/// activated[r] = weights[source[r]] * activation(raised[r]) for rows with a source; the others are neither
-/// read nor written. raised [R, raised_columns(activation, f)]; source [R] of dispatch; weights [N, K];
+/// activated[r] = weights[source[r]] * activation(raised[r]) for rows with a source; the others are
+/// not written. raised [R, raised_columns(activation, f)]; source [R] of dispatch; weights [N, K];
 /// activated [R, f].
 /// Throws ConfigurationError if the shapes do not fit. May be captured.
 template <class Space, class T>
@@ -31,7 +31,7 @@ void expert_activation_forward(Stream<Space>& stream, const ExpertActivation& ac
                                Matrix<const Accumulator<T>, Space> weights, Matrix<T, Space> activated);
 
 /// raised_gradient[r] = weights[source[r]] * activated_gradient[r] * activation'(raised[r]) for rows with a
-/// source, the others are neither read nor written; weight_gradient[source[r]] = dot(activated_gradient[r],
+/// source, the others are not written; weight_gradient[source[r]] = dot(activated_gradient[r],
 /// activation(raised[r])), and 0 for pairs without a row (row_of -1).
 /// activated_gradient [R, f]; row_of, weights and weight_gradient [N, K]; raised_gradient [R, as raised], may
 /// be raised; the rest as forward. May be captured; one launch.
