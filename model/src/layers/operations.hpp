@@ -201,11 +201,22 @@ struct Operations {
         backend::operand<T, Space>(x.template matrix<T>(input_gradient)));
   }
 
+  /// Where a weight gradient of that many elements goes. One whose tiles fill the device several times over leaves
+  /// nothing for others to use, and beside the main branch would only make that one wait.
+  static backend::Branch beside_unless_full(Execution<Space>& x, std::size_t elements) {
+    constexpr std::size_t elements_of_thread = 32;  // Two waves of tiles of 128 x 256 on a GPU.
+    const auto threads = static_cast<std::size_t>(x.stream().execution_space().concurrency());
+    const backend::Branch branch = x.stream().branch();
+    return branch == backend::Branch::main && elements <= elements_of_thread * threads
+               ? backend::Branch::beside
+               : branch;
+  }
+
   template <class G>
   static void linear_backward_weight(Execution<Space>& x, const LinearGradient& g) {
-    const backend::BesideScope beside(x.stream());
+    const auto gradient = x.template matrix<G>(*g.linear.weight.gradient);
+    const backend::BranchScope branch(x.stream(), beside_unless_full(x, gradient.size()));
     const LinearBuffers& linear = g.linear;
-    const auto gradient = x.template matrix<G>(*linear.weight.gradient);
     backend::MatrixProductOptions<G> options;
     options.addend = gradient.data();
     options.beta = g.accumulate ? 1.0F : 0.0F;
