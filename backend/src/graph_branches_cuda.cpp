@@ -17,6 +17,15 @@ void check(cudaError_t status, const std::string& graph) {
   if (status != cudaSuccess) check_cuda(status, ("ordering the nodes of '" + graph + "'").c_str());
 }
 
+/// A launch of more bytes gains nothing by being there early, but its blocks, waiting, keep those of other branches out.
+constexpr std::ptrdiff_t most_bytes_of_early_launch = std::ptrdiff_t(4) << 20;
+
+bool is_short(Accesses accesses) {
+  std::ptrdiff_t bytes = 0;
+  for (const Access& access : accesses) bytes += access.end - access.begin;
+  return accesses.size() > 0 && bytes <= most_bytes_of_early_launch;
+}
+
 bool is_kernel(cudaGraphNode_t node) {
   cudaGraphNodeType type{};
   return cudaGraphNodeGetType(node, &type) == cudaSuccess && type == cudaGraphNodeTypeKernel;
@@ -55,7 +64,7 @@ bool GraphBranches::begin(Accesses accesses, Branch branch) {
   current_ = branch;
   operations_.push_back({branch, {}});
   last_[own] = operation;
-  return nodes.size() == 1 && is_kernel(nodes.front());
+  return nodes.size() == 1 && is_kernel(nodes.front()) && is_short(accesses);
 }
 
 void GraphBranches::end() noexcept {
