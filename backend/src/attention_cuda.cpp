@@ -274,6 +274,12 @@ bool Attention<Space>::rotates_gradients(const AttentionShape& shape, const Atte
 }
 
 template <class Space>
+template <class T>
+bool Attention<Space>::rotates_inputs(const AttentionShape& shape, const AttentionDropout& dropout) const {
+  return rotates_gradients<T>(shape, dropout) && impl::turns_inputs(shape);
+}
+
+template <class Space>
 void Attention<Space>::force(AttentionEngine engine) {
 #if !ENCORE_HAVE_CUDNN
   if (engine == AttentionEngine::cudnn)
@@ -302,7 +308,8 @@ template <class T>
 void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape,
                                const AttentionDropout& dropout, HeadsOperand<const T> query,
                                HeadsOperand<const T> key, HeadsOperand<const T> value, HeadsOperand<T> output,
-                               Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks) {
+                               Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks,
+                               const AttentionRotation<Accumulator<T>>& rotation) {
   impl::check_shape(shape);
   impl::check_sinks(shape, sinks);
   if (shape.batch == 0 || shape.tokens == 0) return;
@@ -311,7 +318,8 @@ void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shap
   if constexpr (std::is_same_v<T, bfloat16>)
     if (engine == AttentionEngine::matrix_units &&
         implementation_->template takes_matrix_units<T>(shape, query, key, value, output))
-      return impl::run_matrix_units(stream, operands);
+      return impl::run_matrix_units(stream, operands, rotation);
+  impl::check_no_rotation(shape, rotation);
 #if ENCORE_HAVE_CUDNN
   if (engine == AttentionEngine::cudnn) {
     keep_for_recording(stream, implementation_);
@@ -381,20 +389,23 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
   impl::run_portable(stream, operands);
 }
 
-#define ENCORE_INSTANTIATE(T)                                                                       \
-  template bool Attention<Kokkos::Cuda>::rotates_gradients<T>(const AttentionShape&,                \
-                                                              const AttentionDropout&) const;       \
-  template AttentionEngine Attention<Kokkos::Cuda>::engine<T>(const AttentionShape&,                \
-                                                              const AttentionDropout&) const;       \
-  template std::size_t Attention<Kokkos::Cuda>::workspace_bytes<T>(const AttentionShape&,           \
-                                                                   const AttentionDropout&) const;  \
-  template void Attention<Kokkos::Cuda>::forward<T>(                                                \
-      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, \
-      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<T>, float*, const float*);         \
-  template void Attention<Kokkos::Cuda>::backward<T>(                                               \
-      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>, \
-      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const float*,            \
-      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*,         \
+#define ENCORE_INSTANTIATE(T)                                                                              \
+  template bool Attention<Kokkos::Cuda>::rotates_inputs<T>(const AttentionShape&, const AttentionDropout&) \
+      const;                                                                                               \
+  template bool Attention<Kokkos::Cuda>::rotates_gradients<T>(const AttentionShape&,                       \
+                                                              const AttentionDropout&) const;              \
+  template AttentionEngine Attention<Kokkos::Cuda>::engine<T>(const AttentionShape&,                       \
+                                                              const AttentionDropout&) const;              \
+  template std::size_t Attention<Kokkos::Cuda>::workspace_bytes<T>(const AttentionShape&,                  \
+                                                                   const AttentionDropout&) const;         \
+  template void Attention<Kokkos::Cuda>::forward<T>(                                                       \
+      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,        \
+      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<T>, float*, const float*,                 \
+      const AttentionRotation<float>&);                                                                    \
+  template void Attention<Kokkos::Cuda>::backward<T>(                                                      \
+      Stream<Kokkos::Cuda>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,        \
+      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const float*,                   \
+      HeadsOperand<const T>, HeadsOperand<T>, HeadsOperand<T>, HeadsOperand<T>, std::byte*,                \
       const AttentionRotation<float>&);
 template class Attention<Kokkos::Cuda>;
 ENCORE_INSTANTIATE(float)

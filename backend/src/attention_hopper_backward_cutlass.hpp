@@ -259,11 +259,11 @@ struct BackwardKernel {
       for (int i = 0; i < 4; ++i) {
         if (rotation.interleaved) {
           const int pair = packet * 4 + i;
-          turn_back(left.value[2 * i], left.value[2 * i + 1], cosine[pair], sine[pair]);
-          turn_back(right.value[2 * i], right.value[2 * i + 1], cosine[16 + pair], sine[16 + pair]);
+          turn(left.value[2 * i], left.value[2 * i + 1], cosine[pair], -sine[pair]);
+          turn(right.value[2 * i], right.value[2 * i + 1], cosine[16 + pair], -sine[16 + pair]);
         } else {
           for (int j = 2 * i; j < 2 * i + 2; ++j)
-            turn_back(left.value[j], right.value[j], cosine[packet * 8 + j], sine[packet * 8 + j]);
+            turn(left.value[j], right.value[j], cosine[packet * 8 + j], -sine[packet * 8 + j]);
         }
       }
     }

@@ -106,7 +106,9 @@ void start(void (*kernel)(Arguments), const Arguments& arguments, std::int64_t b
   launch.stream = stream;
   launch.attrs = &attribute;
   launch.numAttrs = programmatic ? 1 : 0;
-  const cudaError_t status = cudaLaunchKernelEx(&launch, kernel, arguments);
+  cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status == cudaSuccess) status = cudaLaunchKernelEx(&launch, kernel, arguments);
   if (status != cudaSuccess)
     throw DeviceError(std::string("attention on Hopper did not start: ") + cudaGetErrorString(status));
 }

@@ -60,6 +60,12 @@ bool Attention<Space>::rotates_gradients(const AttentionShape&, const AttentionD
 }
 
 template <class Space>
+template <class T>
+bool Attention<Space>::rotates_inputs(const AttentionShape&, const AttentionDropout&) const {
+  return false;
+}
+
+template <class Space>
 void Attention<Space>::force(AttentionEngine engine) {
   if (engine != AttentionEngine::portable)
     throw DeviceError(
@@ -79,8 +85,10 @@ template <class T>
 void Attention<Space>::forward(Stream<Space>& stream, const AttentionShape& shape,
                                const AttentionDropout& dropout, HeadsOperand<const T> query,
                                HeadsOperand<const T> key, HeadsOperand<const T> value, HeadsOperand<T> output,
-                               Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks) {
+                               Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks,
+                               const AttentionRotation<Accumulator<T>>& rotation) {
   impl::check_shape(shape);
+  impl::check_no_rotation(shape, rotation);
   impl::check_sinks(shape, sinks);
   if (shape.batch == 0 || shape.tokens == 0) return;
   const std::int64_t rows = shape.batch * shape.heads;
@@ -148,16 +156,17 @@ void Attention<Space>::backward(Stream<Space>& stream, const AttentionShape& sha
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T)                                                                         \
+  template bool Attention<SPACE>::rotates_inputs<T>(const AttentionShape&, const AttentionDropout&) const;   \
   template bool Attention<SPACE>::rotates_gradients<T>(const AttentionShape&, const AttentionDropout&)       \
       const;                                                                                                 \
   template AttentionEngine Attention<SPACE>::engine<T>(const AttentionShape&, const AttentionDropout&)       \
       const;                                                                                                 \
   template std::size_t Attention<SPACE>::workspace_bytes<T>(const AttentionShape&, const AttentionDropout&)  \
       const;                                                                                                 \
-  template void Attention<SPACE>::forward<T>(Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, \
-                                             HeadsOperand<const T>, HeadsOperand<const T>,                   \
-                                             HeadsOperand<const T>, HeadsOperand<T>, Accumulator<T>*,        \
-                                             const Accumulator<T>*);                                         \
+  template void Attention<SPACE>::forward<T>(                                                                \
+      Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,                 \
+      HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<T>, Accumulator<T>*, const Accumulator<T>*, \
+      const AttentionRotation<Accumulator<T>>&);                                                             \
   template void Attention<SPACE>::backward<T>(                                                               \
       Stream<SPACE>&, const AttentionShape&, const AttentionDropout&, HeadsOperand<const T>,                 \
       HeadsOperand<const T>, HeadsOperand<const T>, HeadsOperand<const T>, const Accumulator<T>*,            \

@@ -212,6 +212,12 @@ struct MatrixAttentionBackward {
       State state{};
       Units::wait_for_copies();
       team.barrier();
+      const AttentionRotation<float>& rotation = self.rotation;
+      const bool turns = rotation.cosine != nullptr && rotation.of_inputs;
+      if (turns) {
+        turn_tokens<rows, HeadDim>(team, threads, rotation, own_tile(0), begin, tokens());
+        team.barrier();
+      }
       begin_own(state);
       int other_head = first_head, token = first;
       for (int which = 0; other_head < heads_end; which ^= 1) {
@@ -224,18 +230,19 @@ struct MatrixAttentionBackward {
           output.next_head();
         }
         if (next_head < heads_end) fetch(next_head, next, which ^ 1);
+        if (turns) turn_tokens<stage_rows, HeadDim>(team, threads, rotation, stage(which), token, tokens());
         if constexpr (OfKeys && Describes) {
           const bfloat16* gradient = stage(which) + stage_rows * row;
           describe<stage_rows>(gradient + stage_rows * row, gradient, vectors(which));
-          team.barrier();
         }
+        if (turns || (OfKeys && Describes)) team.barrier();
         for (int part = 0; part < Columns; part += columns) step(token, which, part, state);
         Units::wait_for_copies();
         team.barrier();
         other_head = next_head;
         token = next;
       }
-      add_and_store(state.first, OfKeys ? of.key_gradient : of.query_gradient, shape.scale, self.rotation);
+      add_and_store(state.first, OfKeys ? of.key_gradient : of.query_gradient, shape.scale, rotation);
       if constexpr (OfKeys) add_and_store(state.second, of.value_gradient, 1.0F, {});
     }
 
@@ -357,7 +364,7 @@ struct MatrixAttentionBackward {
         if (token >= tokens()) break;
         Packet<bfloat16, 8> left = total(merged + at * row + packet * 8, factor);
         Packet<bfloat16, 8> right = total(merged + at * row + HeadDim / 2 + packet * 8, factor);
-        if (turned.cosine != nullptr) turn_back(turned, HeadDim, token, packet, left, right);
+        if (turned.cosine != nullptr) turn_packets(turned, -1.0F, HeadDim, token, packet, left, right);
         bfloat16* result = head_of(to, batch, head, token);
         store_packet(result, packet, left);
         store_packet(result + HeadDim / 2, packet, right);

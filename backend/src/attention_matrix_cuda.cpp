@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_matrix_cuda.hpp"
+#include "attention_hopper_cutlass.hpp"
 #include "attention_matrix_backward.hpp"
 #include "attention_matrix_forward.hpp"
 #include "attention_shapes.hpp"
@@ -12,54 +13,104 @@ namespace {
 
 using Cuda = Kokkos::Cuda;
 
-int processors_of(const Stream<Cuda>& stream) {
-  return stream.execution_space().cuda_device_prop().multiProcessorCount;
+constexpr const char* forward_label = "attention forward";
+constexpr const char* backward_label = "attention backward";
+
+std::size_t rows_of(const AttentionShape& shape) {
+  return static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens);
+}
+/// Floats of row_dots.
+std::size_t dots_of(const AttentionShape& shape) {
+  return static_cast<std::size_t>(2 * shape.batch * shape.heads * padded_tokens(shape.tokens));
+}
+
+Access reads_table(const float* table, const AttentionShape& shape) {
+  return read(table, table == nullptr ? 0 : static_cast<std::size_t>(shape.tokens * shape.head_dim / 2));
+}
+
+/// Calls `queue` with what the forward kernel touches.
+template <class Queue>
+void with_accesses(const AttentionForward<bfloat16>& of, const AttentionRotation<float>& rotation,
+                   const Queue& queue) {
+  const AttentionShape& shape = of.shape;
+  queue({heads_access(of.query, shape, shape.heads, false),
+         heads_access(of.key, shape, shape.kv_heads, false),
+         heads_access(of.value, shape, shape.kv_heads, false),
+         heads_access(of.output, shape, shape.heads, true), write(of.log_sum_exp, rows_of(shape)),
+         read(of.sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0),
+         reads_table(rotation.cosine, shape), reads_table(rotation.sine, shape)});
+}
+
+/// The same backward. `describes`: forms the queries' dots itself.
+template <class Queue>
+void with_accesses(const AttentionBackward<bfloat16>& of, const AttentionRotation<float>& rotation,
+                   bool describes, const Queue& queue) {
+  const AttentionShape& shape = of.shape;
+  queue({heads_access(of.query, shape, shape.heads, false),
+         heads_access(of.key, shape, shape.kv_heads, false),
+         heads_access(of.value, shape, shape.kv_heads, false),
+         heads_access(of.output_gradient, shape, shape.heads, false),
+         describes ? heads_access(of.output, shape, shape.heads, false)
+                   : read(static_cast<const float*>(of.row_dots), dots_of(shape)),
+         describes ? read(of.log_sum_exp, rows_of(shape)) : Access{},
+         heads_access(of.query_gradient, shape, shape.heads, true),
+         heads_access(of.key_gradient, shape, shape.kv_heads, true),
+         heads_access(of.value_gradient, shape, shape.kv_heads, true), reads_table(rotation.cosine, shape),
+         reads_table(rotation.sine, shape)});
 }
 
 template <class Kernel>
-void launch_forward(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of) {
+void launch_forward(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of,
+                    const AttentionRotation<float>& rotation) {
+  with_accesses(of, rotation, [&](Accesses accesses) {
+    launch(stream, forward_label, accesses,
+           Teams<Kernel::threads>{Kernel::teams(of.shape), Kernel::scratch_bytes}, Kernel{of, rotation});
+  });
+  stream.note_flops(attention_flops(of.shape, 2));
+}
+
+template <int HeadDim>
+void describe_queries(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of) {
+  using Kernel = DescribeQueries<HeadDim, MatrixUnits>;
   const AttentionShape& shape = of.shape;
-  launch(
-      stream, "attention forward",
-      {heads_access(of.query, shape, shape.heads, false), heads_access(of.key, shape, shape.kv_heads, false),
-       heads_access(of.value, shape, shape.kv_heads, false),
-       heads_access(of.output, shape, shape.heads, true),
-       write(of.log_sum_exp, static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens)),
-       read(of.sinks, shape.sinks ? static_cast<std::size_t>(shape.heads) : 0)},
-      Teams<Kernel::threads>{Kernel::teams(shape), Kernel::scratch_bytes}, Kernel{of});
-  stream.note_flops(attention_flops(shape, 2));
+  launch(stream, "attention backward: dots",
+         {heads_access(of.output, shape, shape.heads, false),
+          heads_access(of.output_gradient, shape, shape.heads, false), read(of.log_sum_exp, rows_of(shape)),
+          write(of.row_dots, dots_of(shape))},
+         Teams<Kernel::threads>{Kernel::teams(shape)}, Kernel{of});
 }
 
 template <class Kernel>
 void launch_backward(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of,
                      const AttentionRotation<float>& rotation) {
-  const AttentionShape& shape = of.shape;
-  const auto reads_table = [&](const float* table) {
-    return read(table, table == nullptr ? 0 : static_cast<std::size_t>(shape.tokens * shape.head_dim / 2));
-  };
-  const auto rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.tokens);
-  const auto dots = static_cast<std::size_t>(2 * shape.batch * shape.heads * padded_tokens(shape.tokens));
-  const Access output = heads_access(of.output, shape, shape.heads, false);
-  const Access output_gradient = heads_access(of.output_gradient, shape, shape.heads, false);
-  const Access log_sum_exp = read(of.log_sum_exp, rows);
-  if (!Kernel::describes) {
-    using Describe = DescribeQueries<Kernel::head_dim, MatrixUnits>;
-    launch(stream, "attention backward: dots",
-           {output, output_gradient, log_sum_exp, write(of.row_dots, dots)},
-           Teams<Describe::threads>{Describe::teams(shape)}, Describe{of});
-  }
-  launch(
-      stream, "attention backward",
-      {heads_access(of.query, shape, shape.heads, false), heads_access(of.key, shape, shape.kv_heads, false),
-       heads_access(of.value, shape, shape.kv_heads, false), output_gradient,
-       Kernel::describes ? output : read(static_cast<const float*>(of.row_dots), dots),
-       Kernel::describes ? log_sum_exp : Access{}, heads_access(of.query_gradient, shape, shape.heads, true),
-       heads_access(of.key_gradient, shape, shape.kv_heads, true),
-       heads_access(of.value_gradient, shape, shape.kv_heads, true), reads_table(rotation.cosine),
-       reads_table(rotation.sine)},
-      Teams<Kernel::threads>{Kernel::teams(shape), Kernel::scratch_bytes},
-      Kernel{of, rotation, processors_of(stream)});
-  stream.note_flops(attention_flops(shape, 5));
+  if (!Kernel::describes) describe_queries<Kernel::head_dim>(stream, of);
+  with_accesses(of, rotation, Kernel::describes, [&](Accesses accesses) {
+    launch(stream, backward_label, accesses,
+           Teams<Kernel::threads>{Kernel::teams(of.shape), Kernel::scratch_bytes},
+           Kernel{of, rotation, stream.execution_space().cuda_device_prop().multiProcessorCount});
+  });
+  stream.note_flops(attention_flops(of.shape, 5));
+}
+
+#if ENCORE_HAVE_CUTLASS
+/// `run(programmatic)` queues one of HopperAttention's kernels.
+template <class Run>
+void launch_on_hopper(Stream<Cuda>& stream, const char* label, Accesses accesses, double flops,
+                      const Run& run) {
+  stream.note_launch(label, accesses);
+  stream.note_flops(flops);
+  if (stream.mode() == StreamMode::prime) HopperAttention::load();
+  if (stream.runs_nothing()) return;
+  const NodeScope node(stream, accesses);
+  run(node.follows_kernel());
+}
+#endif
+
+/// Whether a shape is better off with Hopper's own instructions, of 64 rows at least, and the device has them.
+bool goes_to_hopper(const Stream<Cuda>& stream, const AttentionShape& shape) {
+  const cudaDeviceProp& device = stream.execution_space().cuda_device_prop();
+  return ENCORE_HAVE_CUTLASS && device.major == 9 && device.minor == 0 && shape.head_dim == 64 &&
+         shape.tokens >= hopper_tokens;
 }
 
 /// Blocks of so many queries, of all heads.
@@ -70,24 +121,51 @@ std::int64_t blocks_of(const AttentionShape& shape, std::int64_t queries) {
 /// An H200 has 132 multiprocessors: blocks are as large as leave one for almost each.
 constexpr std::int64_t enough_blocks = 100;
 
+/// Groups of warps that share 64 rows: more where there are few blocks.
+[[maybe_unused]] int hopper_groups(const AttentionShape& shape) {
+  return blocks_of(shape, 64) < enough_blocks ? 2 : 1;
+}
+
 }  // namespace
 
-void run_matrix_units(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of) {
+void run_matrix_units(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of,
+                      const AttentionRotation<float>& rotation) {
+#if ENCORE_HAVE_CUTLASS
+  if (goes_to_hopper(stream, of.shape))
+    return with_accesses(of, {}, [&](Accesses accesses) {
+      launch_on_hopper(stream, forward_label, accesses, attention_flops(of.shape, 2), [&](bool programmatic) {
+        HopperAttention::run(of, hopper_groups(of.shape), programmatic,
+                             stream.execution_space().cuda_stream());
+      });
+    });
+#endif
   using U = MatrixUnits;
   if (of.shape.head_dim == 64) {
     if (blocks_of(of.shape, 64) >= enough_blocks)
-      return launch_forward<MatrixAttentionForward<64, 2, 2, 4, 32, U>>(stream, of);
+      return launch_forward<MatrixAttentionForward<64, 2, 2, 4, 32, U>>(stream, of, rotation);
     if (blocks_of(of.shape, 32) >= enough_blocks)
-      return launch_forward<MatrixAttentionForward<64, 1, 2, 4, 32, U>>(stream, of);
-    return launch_forward<MatrixAttentionForward<64, 1, 1, 4, 32, U>>(stream, of);
+      return launch_forward<MatrixAttentionForward<64, 1, 2, 4, 32, U>>(stream, of, rotation);
+    return launch_forward<MatrixAttentionForward<64, 1, 1, 4, 32, U>>(stream, of, rotation);
   }
   if (blocks_of(of.shape, 64) >= enough_blocks)
-    return launch_forward<MatrixAttentionForward<128, 1, 4, 2, 32, U>>(stream, of);
-  launch_forward<MatrixAttentionForward<128, 1, 1, 4, 32, U>>(stream, of);
+    return launch_forward<MatrixAttentionForward<128, 1, 4, 2, 32, U>>(stream, of, rotation);
+  launch_forward<MatrixAttentionForward<128, 1, 1, 4, 32, U>>(stream, of, rotation);
 }
 
 void run_matrix_units(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of,
                       const AttentionRotation<float>& rotation) {
+#if ENCORE_HAVE_CUTLASS
+  if (goes_to_hopper(stream, of.shape)) {
+    describe_queries<64>(stream, of);
+    return with_accesses(of, rotation, false, [&](Accesses accesses) {
+      launch_on_hopper(stream, backward_label, accesses, attention_flops(of.shape, 5),
+                       [&](bool programmatic) {
+                         HopperAttention::run(of, rotation, hopper_groups(of.shape), programmatic,
+                                              stream.execution_space().cuda_stream());
+                       });
+    });
+  }
+#endif
   using U = MatrixUnits;
   if (of.shape.head_dim == 64) {
     if (blocks_of(of.shape, 64) >= enough_blocks)

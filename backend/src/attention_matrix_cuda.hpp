@@ -18,9 +18,16 @@ inline bool prefers_matrix_units(const AttentionShape& shape) {
   return shape.head_dim == 64 && shape.batch * shape.heads * shape.tokens <= 4096;
 }
 
+/// From here on tiles of 64 rows pay.
+inline constexpr std::int64_t hopper_tokens = 256;
+
+/// Whether they turn queries and keys that are not turned yet: each block again.
+inline bool turns_inputs(const AttentionShape& shape) { return shape.tokens < hopper_tokens; }
+
 /// Operands' addresses and strides are multiples of 16 bytes. Forward is one launch. Backward is one, or two where
 /// row_dots [batch, heads, tokens, 2] are worth it.
-void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionForward<bfloat16>& operands);
+void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionForward<bfloat16>& operands,
+                      const AttentionRotation<float>& rotation);
 void run_matrix_units(Stream<Kokkos::Cuda>& stream, const AttentionBackward<bfloat16>& operands,
                       const AttentionRotation<float>& rotation);
 

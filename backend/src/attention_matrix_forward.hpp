@@ -23,6 +23,7 @@ struct MatrixAttentionForward {
   static_assert(KeyTile % 16 == 0 && HeadDim % 16 == 0);
 
   AttentionForward<bfloat16> of;
+  AttentionRotation<float> rotation;  ///< of queries and keys, or nothing
 
   static std::int64_t teams(const AttentionShape& shape) {
     return shape.batch * shape.heads * ((shape.tokens + queries - 1) / queries);
@@ -81,6 +82,12 @@ struct MatrixAttentionForward {
       State state = first_state();
       Units::wait_for_copies();
       team.barrier();
+      const AttentionRotation<float>& rotation = self.rotation;
+      const bool turns = rotation.cosine != nullptr;
+      if (turns) {
+        turn_tokens<queries, HeadDim>(team, threads, rotation, query_tile(), query_begin, tokens());
+        team.barrier();
+      }
       std::uint32_t query[RowTiles][HeadDim / 16][4];
       ENCORE_UNROLL
       for (int t = 0; t < RowTiles; ++t) ENCORE_UNROLL
@@ -88,6 +95,10 @@ struct MatrixAttentionForward {
         Units::load(query[t][k], first_rows(query_tile(), row, row_begin() + t * 16, k * 16, lane()));
       for (int which = 0; key_begin < end; which ^= 1, key_begin += keys) {
         if (key_begin + keys < end) fetch(key_begin + keys, which ^ 1);
+        if (turns) {
+          turn_tokens<keys, HeadDim>(team, threads, rotation, stage(which), key_begin, tokens());
+          team.barrier();
+        }
         step(query, key_begin + key_warp() * KeyTile, window, stage(which) + key_warp() * KeyTile * row,
              state);
         Units::wait_for_copies();

@@ -67,19 +67,45 @@ KOKKOS_INLINE_FUNCTION void as_first(std::uint32_t (&first)[4], const float (&le
   first[3] = Units::pack(right[2], right[3]);
 }
 
-/// Turns packet `packet` of a head's first half and that of its second half back.
-KOKKOS_INLINE_FUNCTION void turn_back(const AttentionRotation<float>& rotation, int head_dim, int token,
-                                      int packet, Packet<bfloat16, 8>& left, Packet<bfloat16, 8>& right) {
+/// Turns packet `packet` of a head's first half and that of its second half, by `direction` 1, or back by -1.
+KOKKOS_INLINE_FUNCTION void turn_packets(const AttentionRotation<float>& rotation, float direction,
+                                         int head_dim, int token, int packet, Packet<bfloat16, 8>& left,
+                                         Packet<bfloat16, 8>& right) {
   const std::int64_t begin = static_cast<std::int64_t>(token) * (head_dim / 2);
   const float *cosine = rotation.cosine + begin, *sine = rotation.sine + begin;
   if (rotation.interleaved) {
+    const auto c = load_packet<4>(cosine, packet), s = load_packet<4>(sine, packet);
+    const auto d = load_packet<4>(cosine + head_dim / 4, packet),
+               t = load_packet<4>(sine + head_dim / 4, packet);
+    ENCORE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const int pair = packet * 4 + i, other = head_dim / 4 + pair;
-      turn_back(left[2 * i], left[2 * i + 1], cosine[pair], sine[pair]);
-      turn_back(right[2 * i], right[2 * i + 1], cosine[other], sine[other]);
+      turn(left[2 * i], left[2 * i + 1], c[i], direction * s[i]);
+      turn(right[2 * i], right[2 * i + 1], d[i], direction * t[i]);
     }
   } else {
-    for (int i = 0; i < 8; ++i) turn_back(left[i], right[i], cosine[packet * 8 + i], sine[packet * 8 + i]);
+    ENCORE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const auto c = load_packet<4>(cosine, packet * 2 + half), s = load_packet<4>(sine, packet * 2 + half);
+      ENCORE_UNROLL
+      for (int i = 0; i < 4; ++i) turn(left[half * 4 + i], right[half * 4 + i], c[i], direction * s[i]);
+    }
+  }
+}
+
+/// Turns tokens of a head that are in scratch.
+template <int Rows, int HeadDim, class Team>
+KOKKOS_INLINE_FUNCTION void turn_tokens(const Team& team, int threads,
+                                        const AttentionRotation<float>& rotation, bfloat16* tile, int token,
+                                        int tokens) {
+  constexpr int packets = HeadDim / 16;
+  for (int item = team.rank(); item < Rows * packets; item += threads) {
+    const int at = item / packets, packet = item % packets;
+    if (token + at >= tokens) break;
+    bfloat16* first = tile + at * matrix_row<HeadDim>;
+    auto left = load_packet<8>(first, packet), right = load_packet<8>(first + HeadDim / 2, packet);
+    turn_packets(rotation, 1.0F, HeadDim, token + at, packet, left, right);
+    store_packet(first, packet, left);
+    store_packet(first + HeadDim / 2, packet, right);
   }
 }
 

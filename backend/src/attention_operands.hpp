@@ -85,9 +85,9 @@ ENCORE_HOST_DEVICE inline bool sees(int query, int key, int window) {
   return key <= query && key + window > query;
 }
 
-ENCORE_HOST_DEVICE inline void turn_back(bfloat16& first, bfloat16& second, float cosine, float sine) {
+/// Turns a pair; back with the sine's negative.
+ENCORE_HOST_DEVICE inline void turn(bfloat16& first, bfloat16& second, float cosine, float sine) {
   const auto x = static_cast<float>(first), y = static_cast<float>(second);
-  sine *= -1.0F;
   first = bfloat16(x * cosine - y * sine);
   second = bfloat16(x * sine + y * cosine);
 }

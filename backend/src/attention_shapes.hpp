@@ -48,10 +48,10 @@ void check_sinks(const AttentionShape& shape, const A* sinks) {
 template <class A>
 void check_no_rotation(const AttentionShape& shape, const AttentionRotation<A>& rotation) {
   if (rotation.cosine != nullptr)
-    throw InternalError(
-        "attention with " + shape_text(shape) +
-        ": its engine does not turn gradients back; ask rotates_gradients, and align operands to 16 "
-        "bytes");
+    throw InternalError("attention with " + shape_text(shape) +
+                        ": its engine does not turn heads; ask rotates_inputs and rotates_gradients, and "
+                        "align operands to 16 "
+                        "bytes");
 }
 
 /// Everything from an operand's first element to its last; strided operands share ranges with their neighbours.

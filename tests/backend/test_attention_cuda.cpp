@@ -255,13 +255,14 @@ TEST_CASE(
     check_engine(AttentionEngine::matrix_units, stream, attention, portable, c);
 }
 
-TEST_CASE("attention on matrix units turns the gradients of queries and keys back") {
+TEST_CASE("attention on matrix units turns queries and keys, and their gradients back") {
   Stream<Cuda> stream;
   Attention<Cuda> attention(stream);
   attention.force(AttentionEngine::matrix_units);
   for (const std::int64_t head_dim : {64, 128}) {
     const AttentionShape shape{2, 133, 6, 2, head_dim, scale_of(head_dim)};
     CHECK(attention.rotates_gradients<bfloat16>(shape, {}));
+    CHECK(attention.rotates_inputs<bfloat16>(shape, {}));
     AttentionBuffers<Cuda, bfloat16> buffers(stream, AttentionProblem<bfloat16>(shape, HeadsLayout::packed));
     buffers.forward(attention);
     buffers.backward(attention);
@@ -270,11 +271,29 @@ TEST_CASE("attention on matrix units turns the gradients of queries and keys bac
       buffers.upload();
       buffers.forward(attention);
       buffers.backward(attention, {}, buffers.rotation(interleaved));
-      const AttentionResults turned = buffers.results();
-      CHECK(turned.value_gradient == plain.value_gradient);
-      CHECK(relative_error(turned.query_gradient, turned_back(plain.query_gradient, shape, interleaved)) <=
+      const AttentionResults back = buffers.results();
+      CHECK(back.value_gradient == plain.value_gradient);
+      CHECK(relative_error(back.query_gradient, turned(plain.query_gradient, shape, interleaved, -1)) <=
             4e-3);
-      CHECK(relative_error(turned.key_gradient, turned_back(plain.key_gradient, shape, interleaved)) <= 4e-3);
+      CHECK(relative_error(back.key_gradient, turned(plain.key_gradient, shape, interleaved, -1)) <= 4e-3);
+      // The inputs turned beforehand, against those that are turned when they are read.
+      AttentionProblem<bfloat16> before(shape, HeadsLayout::packed);
+      before.query = turned(before.query, shape, interleaved, 1);
+      before.key = turned(before.key, shape, interleaved, 1);
+      AttentionBuffers<Cuda, bfloat16> given(stream, before);
+      given.forward(attention);
+      given.backward(attention, {}, given.rotation(interleaved));
+      const AttentionResults expected = given.results();
+      buffers.upload();
+      const auto rotation = buffers.rotation(interleaved, true);
+      buffers.forward(attention, {}, rotation);
+      buffers.backward(attention, {}, rotation);
+      const AttentionResults results = buffers.results();
+      CHECK(relative_error(results.output, expected.output) <= 4e-3);
+      CHECK(relative_error(results.log_sum_exp, expected.log_sum_exp) <= 1e-3);
+      CHECK(relative_error(results.value_gradient, expected.value_gradient) <= 4e-3);
+      CHECK(relative_error(results.query_gradient, expected.query_gradient) <= 1e-2);
+      CHECK(relative_error(results.key_gradient, expected.key_gradient) <= 1e-2);
     }
   }
 }

@@ -129,22 +129,22 @@ AttentionResults reference_attention(const AttentionProblem<T>& problem,
 /// Of entry (token, pair) of the tables that tests turn heads by.
 inline double turning_angle(std::int64_t entry) { return 0.37 * static_cast<double>(entry); }
 
-/// What gradients [..., tokens, head_dim] are once heads are turned back.
-inline std::vector<double> turned_back(const std::vector<double>& gradients, const AttentionShape& shape,
-                                       bool interleaved) {
+/// What heads [..., tokens, head_dim] are once they are turned, or back by direction -1.
+inline std::vector<double> turned(const std::vector<double>& heads, const AttentionShape& shape,
+                                  bool interleaved, double direction) {
   const std::int64_t half = shape.head_dim / 2;
-  std::vector<double> turned = gradients;
-  for (std::size_t row = 0; row < gradients.size() / static_cast<std::size_t>(shape.head_dim); ++row)
+  std::vector<double> results = heads;
+  for (std::size_t row = 0; row < heads.size() / static_cast<std::size_t>(shape.head_dim); ++row)
     for (std::int64_t pair = 0; pair < half; ++pair) {
       const std::size_t begin = row * static_cast<std::size_t>(shape.head_dim);
       const std::size_t first = begin + static_cast<std::size_t>(interleaved ? 2 * pair : pair);
       const std::size_t second = interleaved ? first + 1 : first + static_cast<std::size_t>(half);
       const std::int64_t token = static_cast<std::int64_t>(row) % shape.tokens;
-      const double angle = turning_angle(token * half + pair);
-      turned[first] = gradients[first] * std::cos(angle) + gradients[second] * std::sin(angle);
-      turned[second] = gradients[second] * std::cos(angle) - gradients[first] * std::sin(angle);
+      const double angle = direction * turning_angle(token * half + pair);
+      results[first] = heads[first] * std::cos(angle) - heads[second] * std::sin(angle);
+      results[second] = heads[first] * std::sin(angle) + heads[second] * std::cos(angle);
     }
-  return turned;
+  return results;
 }
 
 /// A problem's buffers in the space's memory. Everything that is to be computed starts as NaN.
@@ -197,10 +197,11 @@ class AttentionBuffers {
 
   /// `attention`: an Attention, or what has its members.
   template <class Engine>
-  void forward(Engine& attention, const AttentionDropout& dropout = {}) {
+  void forward(Engine& attention, const AttentionDropout& dropout = {},
+               const AttentionRotation<Accumulator<T>>& rotation = {}) {
     attention.template forward<T>(*stream_, shape_, dropout, constant(query_), constant(key_),
                                   constant(value_), on_device(output_),
-                                  reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()), sinks());
+                                  reinterpret_cast<Accumulator<T>*>(log_sum_exp_.data()), sinks(), rotation);
   }
   template <class Engine>
   void backward(Engine& attention, const AttentionDropout& dropout = {},
@@ -214,7 +215,7 @@ class AttentionBuffers {
   }
 
   /// By the angles of turning_angle.
-  AttentionRotation<Accumulator<T>> rotation(bool interleaved) {
+  AttentionRotation<Accumulator<T>> rotation(bool interleaved, bool of_inputs = false) {
     const std::int64_t entries = shape_.tokens * shape_.head_dim / 2;
     std::vector<Accumulator<T>> tables;
     for (std::int64_t i = 0; i < 2 * entries; ++i) {
@@ -225,7 +226,7 @@ class AttentionBuffers {
     stream_->copy_to_device(tables_.data(), tables.data(), tables_.bytes(), "test");
     stream_->synchronize("test");
     const auto* cosine = reinterpret_cast<const Accumulator<T>*>(tables_.data());
-    return {cosine, cosine + entries, interleaved};
+    return {cosine, cosine + entries, interleaved, of_inputs};
   }
 
   AttentionResults results() {

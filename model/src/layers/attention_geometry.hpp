@@ -64,32 +64,34 @@ struct HeadOperations {
   const AttentionGeometry& geometry;
   BufferId cosine, sine;
 
-  void forward(Execution<Space>& x, const AttentionBuffers& b) const {
+  /// What of the rotation the attention does by itself: nothing, the gradients' or, of inputs, all of it.
+  backend::AttentionRotation<A> within_attention(Execution<Space>& x, const AttentionBuffers& b,
+                                                 const backend::AttentionDropout& dropout) const {
+    const backend::Attention<Space>& attention = x.device().attention();
+    if (!geometry.rotary || b.rotated || !attention.template rotates_gradients<T>(geometry.shape, dropout))
+      return {};
+    return {table(x, cosine).data(), table(x, sine).data(), geometry.style == kernels::RopeStyle::interleaved,
+            attention.template rotates_inputs<T>(geometry.shape, dropout)};
+  }
+
+  void forward(Execution<Space>& x, const AttentionBuffers& b,
+               const backend::AttentionRotation<A>& within_attention) const {
     if (b.rotated) {
       kernels::head_norm_forward<Space, T>(x.stream(), heads(), x.template pointer<const T>(b.projected),
                                            x.template vector<const T>(b.query_norm->value),
                                            x.template vector<const T>(b.key_norm->value), geometry.style,
                                            table(x, cosine), table(x, sine), x.template matrix<T>(*b.rotated),
                                            geometry.epsilon);
-    } else if (geometry.rotary) {
+    } else if (geometry.rotary && !within_attention.of_inputs) {
       rotate(x, b.projected, false);
     }
   }
 
-  /// What the attention's backward pass can undo by itself; nothing where it cannot.
-  backend::AttentionRotation<A> undone_by_attention(Execution<Space>& x, const AttentionBuffers& b,
-                                                    const backend::AttentionDropout& dropout) const {
-    if (!geometry.rotary || b.rotated ||
-        !x.device().attention().template rotates_gradients<T>(geometry.shape, dropout))
-      return {};
-    return {table(x, cosine).data(), table(x, sine).data(),
-            geometry.style == kernels::RopeStyle::interleaved};
-  }
-
-  /// `gradient` is that of the projection once this is done; `turned_back`: the attention has undone the rotation.
+  /// `gradient` is that of the projection once this is done.
   template <class G>
   void backward(Execution<Space>& x, const AttentionBuffers& b, BufferId gradient,
-                std::optional<BufferId> workspace, bool accumulate, bool turned_back) const {
+                std::optional<BufferId> workspace, bool accumulate,
+                const backend::AttentionRotation<A>& within_attention) const {
     if (b.rotated) {
       kernels::head_norm_backward<Space, T, G>(
           x.stream(), heads(), x.template pointer<const T>(b.projected),
@@ -97,7 +99,7 @@ struct HeadOperations {
           geometry.style, table(x, cosine), table(x, sine), x.template pointer<T>(gradient),
           x.template vector<G>(*b.query_norm->gradient), x.template vector<G>(*b.key_norm->gradient),
           x.template matrix<A>(workspace.value()), geometry.epsilon, accumulate);
-    } else if (geometry.rotary && !turned_back) {
+    } else if (geometry.rotary && within_attention.cosine == nullptr) {
       rotate(x, gradient, true);
     }
   }

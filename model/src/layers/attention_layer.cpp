@@ -56,16 +56,20 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, geometry.epsilon);
     Ops::linear_forward(x, "encore::attn::qkv", b.qkv, b.normalized, b.projected);
-    HeadOperations<Space, T>{geometry, cosine, sine}.forward(x, b);
+    const backend::AttentionDropout dropout =
+        dropout_of(x, geometry, attention_probability, b.attention_dropout_segment);
+    const HeadOperations<Space, T> operations{geometry, cosine, sine};
+    const auto rotation = operations.within_attention(x, b, dropout);
+    operations.forward(x, b, rotation);
     if (b.sink_logits)
       kernels::attention_sinks_forward<Space, T>(x.stream(), x.template vector<const T>(b.sinks->value),
                                                  x.template vector<Accumulator<T>>(*b.sink_logits));
     const AttentionInputs<T> inputs = inputs_of<T>(x, geometry, b);
     x.device().attention().template forward<T>(
-        x.stream(), geometry.shape,
-        dropout_of(x, geometry, attention_probability, b.attention_dropout_segment), inputs.query, inputs.key,
-        inputs.value, geometry.in_context(x.template pointer<T>(b.context)),
-        x.template pointer<Accumulator<T>>(b.log_sum_exp), sinks_of<T>(x, b));
+        x.stream(), geometry.shape, dropout, inputs.query, inputs.key, inputs.value,
+        geometry.in_context(x.template pointer<T>(b.context)),
+        x.template pointer<Accumulator<T>>(b.log_sum_exp), sinks_of<T>(x, b),
+        rotation.of_inputs ? rotation : backend::AttentionRotation<Accumulator<T>>{});
     if (!result) return;
     Ops::linear_onto_residual(x, "encore::attn::output", b.output, b.context, b.input, undropped, *result,
                               probability, b.dropout_segment);
@@ -195,7 +199,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
         const backend::AttentionDropout dropout =
             dropout_of(x, geometry, attention_probability, b.attention_dropout_segment);
         const HeadOperations<Space, T> operations{geometry, cosine, sine};
-        const auto rotation = operations.undone_by_attention(x, b, dropout);
+        const auto rotation = operations.within_attention(x, b, dropout);
         T* gradient = x.template pointer<T>(projected_gradient);
         const std::int64_t keys = geometry.shape.heads, values = keys + geometry.shape.kv_heads;
         x.device().attention().template backward<T>(
@@ -206,8 +210,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
             geometry.in_projected(gradient, 0), geometry.in_projected(gradient, keys),
             geometry.in_projected(gradient, values),
             reinterpret_cast<std::byte*>(x.template pointer<std::uint8_t>(attention_workspace)), rotation);
-        operations.template backward<G>(x, b, projected_gradient, head_workspace, accumulate,
-                                        rotation.cosine != nullptr);
+        operations.template backward<G>(x, b, projected_gradient, head_workspace, accumulate, rotation);
         Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
                                    normalized_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);

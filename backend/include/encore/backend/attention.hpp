@@ -34,9 +34,13 @@ class Attention {
   template <class T>
   AttentionEngine engine(const AttentionShape& shape, const AttentionDropout& dropout) const;
 
-  /// Whether backward takes a rotation: the matrix units' engine does.
+  /// Whether backward takes a rotation, of queries and keys that are turned already: the matrix units' engine does.
   template <class T>
   bool rotates_gradients(const AttentionShape& shape, const AttentionDropout& dropout) const;
+  /// Whether forward and backward take a rotation of queries and keys that are not turned yet, and turn them, rounded,
+  /// as they read them: the matrix units' engine does where so few tokens are read so few times that this is quicker.
+  template <class T>
+  bool rotates_inputs(const AttentionShape& shape, const AttentionDropout& dropout) const;
 
   /// Uses only this engine from now on, for comparing them. Throws DeviceError when it is not available.
   void force(AttentionEngine engine);
@@ -47,12 +51,13 @@ class Attention {
   std::size_t workspace_bytes(const AttentionShape& shape, const AttentionDropout& dropout) const;
 
   /// Sets output (b, t, h, d) and log_sum_exp [batch, heads, tokens] float (double for double), which backward
-  /// reads. `sinks` [heads] is there exactly if the shape says so. May be captured after a prime. Throws
+  /// reads. `sinks` [heads] is there exactly if the shape says so. A rotation only of inputs. May be captured after a prime. Throws
   /// InternalError for an impossible shape, DeviceError when cuDNN fails.
   template <class T>
   void forward(Stream<Space>& stream, const AttentionShape& shape, const AttentionDropout& dropout,
                HeadsOperand<const T> query, HeadsOperand<const T> key, HeadsOperand<const T> value,
-               HeadsOperand<T> output, Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks = nullptr);
+               HeadsOperand<T> output, Accumulator<T>* log_sum_exp, const Accumulator<T>* sinks = nullptr,
+               const AttentionRotation<Accumulator<T>>& rotation = {});
 
   /// Gradients of the three inputs are set, not added to; that of the sinks is left to the caller, who has all that
   /// it takes: -exp(sink - log_sum_exp) times the dot of output and its gradient, summed over batch and tokens.

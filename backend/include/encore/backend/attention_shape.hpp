@@ -32,13 +32,14 @@ struct AttentionShape {
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
-/// What turned the queries and keys before the attention: pair i of a head's entries at token t by the angle whose
+/// What turns the queries and keys before their products: pair i of a head's entries at token t by the angle whose
 /// cosine and sine the tables [at least tokens, head_dim / 2] hold at (t, i).
 template <class A>
 struct AttentionRotation {
   const A* cosine = nullptr;  ///< in the space's memory; null: nothing turned
   const A* sine = nullptr;
   bool interleaved = false;  ///< entries 2i and 2i + 1 are a pair; else i and i + head_dim / 2
+  bool of_inputs = false;    ///< the queries and keys given are not turned yet
 };
 
 /// Dropout on the attention probabilities. Element (b, h, query, key) of the segment's draws belongs to the
