@@ -17,8 +17,7 @@ struct BackwardArguments {
 
 /// All three gradients in one launch, as MatrixAttentionBackward has them: a block owns 64 keys and values of a key head
 /// and goes over the queries that see them, or 64 queries and goes over the keys that they see. Its groups of warps take
-/// every so many tiles, each by its own pipe, and add what they have at the end, in order. Own rows are the first
-/// operands of all products, in registers.
+/// every so many tiles, each by its own pipe, and add what they have at the end, in order. Own rows are those of all products.
 template <int Groups>
 struct BackwardKernel {
   static constexpr int threads = Groups * group_threads;
@@ -85,7 +84,6 @@ struct BackwardKernel {
 
     struct State {
       float first[32], second[32];
-      Fragments own_first, own_second;
       float2 vectors[2];  ///< of own queries
     };
 
@@ -127,8 +125,6 @@ struct BackwardKernel {
         for (int r = 0; r < 2; ++r)
           state.vectors[r] = *reinterpret_cast<const float2*>(vectors_of(head, begin + own_row() + 8 * r));
       wait(own, 0);
-      state.own_first.load(memory);
-      state.own_second.load(memory + tile_bytes);
       for (int i = 0; i < count; ++i) {
         pipe.wait_for(i);
         step(token_of(i), pipe.place(i), vectors(i), state);
@@ -149,9 +145,9 @@ struct BackwardKernel {
       hold(weights);
       hold(gradients);
       cute::warpgroup_arrive();
-      multiply_tile<Major::K>(state.own_first, tiles, weights, false);
+      multiply_tiles(memory, tiles, weights);
       cute::warpgroup_commit_batch();
-      multiply_tile<Major::K>(state.own_second, tiles + tile_bytes, gradients, false);
+      multiply_tiles(memory + tile_bytes, tiles + tile_bytes, gradients);
       cute::warpgroup_commit_batch();
       cute::warpgroup_wait<1>();
       hold(weights);
@@ -161,7 +157,7 @@ struct BackwardKernel {
         factor.pack(weights);
         hold(state.second);
         cute::warpgroup_arrive();
-        multiply_tile<Major::MN>(factor, tiles + tile_bytes, state.second, true);
+        multiply_tile(factor, tiles + tile_bytes, state.second);
         cute::warpgroup_commit_batch();
         cute::warpgroup_wait<1>();
       } else {
@@ -173,7 +169,7 @@ struct BackwardKernel {
       gradient.pack(gradients);
       hold(state.first);
       cute::warpgroup_arrive();
-      multiply_tile<Major::MN>(gradient, tiles, state.first, true);
+      multiply_tile(gradient, tiles, state.first);
       cute::warpgroup_commit_batch();
       cute::warpgroup_wait<0>();
       hold(state.first);

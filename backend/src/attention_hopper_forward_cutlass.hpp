@@ -78,11 +78,9 @@ struct ForwardKernel {
     float sums[32], largest[2], total[2];
     begin(sums, largest, total);
     wait(barriers(), 0);
-    Fragments query;
-    query.load(memory);
     for (int i = 0; i < count; ++i) {
       pipe.wait_for(i);
-      step(query, key_of(i), pipe.place(i), sums, largest, total);
+      step(key_of(i), pipe.place(i), sums, largest, total);
       meet(1 + group(), group_threads);
       if (fetches && i + stages < count) fetch(i + stages);
     }
@@ -104,12 +102,12 @@ struct ForwardKernel {
     }
   }
 
-  __device__ void step(const Fragments& query, int key, const std::byte* tiles, float (&sums)[32],
-                       float (&largest)[2], float (&total)[2]) const {
+  __device__ void step(int key, const std::byte* tiles, float (&sums)[32], float (&largest)[2],
+                       float (&total)[2]) const {
     float scores[32];
     hold(scores);
     cute::warpgroup_arrive();
-    multiply_tile<Major::K>(query, tiles, scores, false);
+    multiply_tiles(memory, tiles, scores);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<0>();
     hold(scores);
@@ -120,7 +118,7 @@ struct ForwardKernel {
     weights.pack(scores);
     hold(sums);
     cute::warpgroup_arrive();
-    multiply_tile<Major::MN>(weights, tiles + tile_bytes, sums, true);
+    multiply_tile(weights, tiles + tile_bytes, sums);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<0>();
     hold(sums);

@@ -20,24 +20,10 @@ inline constexpr int tile_bytes = box_bytes;
 inline constexpr int merged_row = 64 + 8;  ///< floats, so that rows fall into different banks
 inline constexpr int merged_floats = tile_rows * merged_row;
 
-/// The first operands of products of 64 rows, 16 of them for each warp: of 16 columns, as registers of
-/// mma.m16n8k16 ("MatrixUnits" tells how).
+/// The first operand, 64 x 64, of products: 16 rows for each warp, 16 columns a part, as registers of mma.m16n8k16
+/// (MatrixUnits tells how).
 struct Fragments {
   std::uint32_t part[4][4];
-
-  /// From a tile as the TMA puts it there.
-  __device__ void load(const std::byte* tile) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
-    const std::uint32_t base = shared_address(tile) + row * row_bytes;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const std::uint32_t address = base + (((2 * k + lane / 16) ^ (row & 7)) << 4);
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(part[k][0]), "=r"(part[k][1]), "=r"(part[k][2]), "=r"(part[k][3])
-                   : "r"(address)
-                   : "memory");
-    }
-  }
 
   /// From sums: a lane has columns 8 n + q and q + 1 of rows g and g + 8 at 4 n, with g = lane / 4, q = 2 (lane % 4).
   __device__ void pack(const float (&sums)[32]) {
@@ -51,14 +37,22 @@ struct Fragments {
   }
 };
 
-/// sums (+)= first * tile, transposed if its columns are summed over (major K); in the background.
-template <Major major>
-__device__ inline void multiply_tile(const Fragments& first, const std::byte* tile, float (&sums)[32],
-                                     bool adds) {
-  const std::uint64_t second = descriptor_of<major>(tile);
+/// sums = first * second transposed, both tiles; in the background. (Not with the first in registers: across a loop's
+/// turns ptxas 13.0 gives such registers to others.)
+__device__ inline void multiply_tiles(const std::byte* first, const std::byte* second, float (&sums)[32]) {
+  const std::uint64_t a = descriptor_of<Major::K>(first), b = descriptor_of<Major::K>(second);
 #pragma unroll
   for (int k = 0; k < 4; ++k)
-    multiply<major>(first.part[k], second + k * descriptor_step<major>, sums, adds || k > 0);
+    multiply<64, Major::K, Major::K>(a + k * descriptor_step<Major::K>, b + k * descriptor_step<Major::K>,
+                                     sums, k > 0);
+}
+
+/// sums += first * tile; in the background.
+__device__ inline void multiply_tile(const Fragments& first, const std::byte* tile, float (&sums)[32]) {
+  const std::uint64_t second = descriptor_of<Major::MN>(tile);
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    multiply<Major::MN>(first.part[k], second + k * descriptor_step<Major::MN>, sums, true);
 }
 
 __device__ inline float exp2_of(float value) {

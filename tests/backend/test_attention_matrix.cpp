@@ -121,6 +121,8 @@ TEST_CASE("attention on matrix units turns queries and keys, and their gradients
   buffers.backward(attention);
   const AttentionResults plain = buffers.results();
   for (const bool interleaved : {false, true}) {
+    buffers.upload();
+    buffers.forward(attention);
     buffers.backward(attention, {}, buffers.rotation(interleaved));
     const AttentionResults back = buffers.results();
     CHECK(back.value_gradient == plain.value_gradient);
