@@ -134,12 +134,18 @@ struct SumChunks {
   }
 };
 
-/// Second phase: the team of the chunk in which a long run begins adds up its parts.
+/// Second phase: the team of the chunk in which a long run begins adds up its parts. Few do.
 template <int Chunk, class T, class G>
 struct JoinRuns {
   using A = Accumulator<T>;
-  static constexpr int threads = 256, chunk_tokens = Chunk;
+  static constexpr int threads = 128, chunk_tokens = Chunk;
   static constexpr int strip_columns = 128;
+  /// Strips that teams share out; one for all of them where there are many chunks.
+  static std::int64_t strips(std::int64_t hidden, std::int64_t chunks) {
+    constexpr std::int64_t teams = 16 * 132;  // All at once on an H200.
+    const std::int64_t all = impl::rounded_up_quotient(hidden, strip_columns), most = teams / chunks;
+    return most < 1 ? 1 : most < all ? most : all;
+  }
 
   Operands<Chunk, T, G> of;
 
@@ -161,7 +167,9 @@ struct JoinRuns {
       for (std::int64_t column = 0; column < of.hidden; column += host_columns)
         join_on_host(id, parts, start, others, column);
     } else {
-      join_on_device(team, id, parts, start, others, strip * strip_columns);
+      for (std::int64_t column = strip * strip_columns; column < of.hidden;
+           column += of.strips * strip_columns)
+        join_on_device(team, id, parts, start, others, column);
     }
   }
 
@@ -208,6 +216,7 @@ struct JoinRuns {
         for (int c = 0; c < columns; ++c) sum[c] += others[2 * k * of.hidden + column + c];
     }
     A* scratch = team.template scratch<A>();
+    team.barrier();  // Until those of the columns before are read.
     for (int c = 0; c < width; ++c) scratch[c * threads + team.rank()] = sum[c];
     team.barrier();
     if (lane != 0) return;
@@ -271,7 +280,7 @@ void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space>
       output_gradient.data(), workspace.data(), table_gradient.data());
   if (of.chunks() < 2) return;
   using Functor = JoinRuns<chunk, T, G>;
-  of.strips = host ? 1 : impl::rounded_up_quotient(hidden, Functor::strip_columns);
+  of.strips = host ? 1 : Functor::strips(hidden, of.chunks());
   launch(stream, "embedding/backward/join",
          {backend::read(ids), backend::read(order), backend::read(workspace.data(), sums),
           backend::write(table_gradient)},

@@ -68,7 +68,7 @@ struct GeneralBackward {
 
 constexpr std::int64_t multiprocessors = 132;  // Of an H100 or H200.
 constexpr std::int64_t most_shares = 4 * multiprocessors;
-/// Beyond them a team's rows are worked on one after the other, and the next ones can be loaded meanwhile.
+/// Beyond them not all rows can be worked on at once in registers.
 constexpr std::int64_t rows_at_once = 8 * multiprocessors;
 /// On hosts a share has at least 8 rows, so that the partial sums are a small part of the traffic.
 constexpr std::int64_t host_shares = 256, host_rows = 8;
@@ -94,24 +94,37 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
            teams, functor);
   };
   using impl::RowTeam;
+  const auto queue_rows = [&](auto functor, auto threads, std::size_t scratch_bytes, std::int64_t most,
+                              std::int64_t rows) {
+    functor.of.share_out(shares_of(of.tokens, most, rows));
+    of.shares = functor.of.shares;
+    queue(backend::Teams<threads>{of.shares, scratch_bytes}, functor);
+  };
   const bool done = impl::with_row_team<Space, T, RowTeam<128, 32, 1>, RowTeam<128, 32, 2>,
-                                        RowTeam<128, 32, 3>, RowTeam<128, 32, 4>, RowTeam<128, 32, 8>,
+                                        RowTeam<128, 32, 3>, RowTeam<128, 32, 4>, RowTeam<256, 256, 1>,
                                         RowTeam<512, 512, 1>, RowTeam<512, 512, 2>>(
       of.hidden,
       [&](auto rows) {
         using Rows = decltype(rows);
-        const auto queue_rows = [&](auto functor, std::int64_t most) {
-          functor.of.share_out(shares_of(of.tokens, most, Rows::rows));
-          of.shares = functor.of.shares;
-          queue(backend::Teams<Rows::threads>{of.shares, functor.scratch_bytes(of.hidden)}, functor);
+        const auto together = [&](auto threads, auto count) {
+          using Functor = impl::TogetherBackward<Centered, T, threads, count>;
+          queue_rows(Functor{of}, threads, Functor::scratch_bytes, (threads > 256 ? 1 : 3) * multiprocessors,
+                     count);
         };
-        constexpr bool staged = Rows::lanes == 32, many = Rows::packets > 4;
-        if constexpr (staged) {
-          if (many || of.tokens > rows_at_once)
-            return queue_rows(impl::StagedBackward<Centered, T, Rows, 2>{of},
-                              (many ? 2 : 4) * multiprocessors);
+        constexpr bool whole_team = Rows::lanes == Rows::threads && Rows::packets == 1;
+        constexpr auto threads = impl::WidthConstant<Rows::threads>{};
+        const bool many = of.tokens > rows_at_once;
+        if constexpr (whole_team) {
+          if (many)
+            together(threads, impl::WidthConstant<4>{});
+          else
+            together(threads, impl::WidthConstant<1>{});
+        } else {
+          if constexpr (Rows::lanes == 32 && Rows::packets > 2)
+            if (many) return together(threads, impl::WidthConstant<4>{});
+          using Functor = impl::RegisterBackward<Centered, T, Rows>;
+          queue_rows(Functor{of}, threads, Functor::scratch_bytes(of.hidden), most_shares, Rows::rows);
         }
-        if constexpr (!many) queue_rows(impl::RegisterBackward<Centered, T, Rows>{of}, most_shares);
       },
       of.input, of.weight, of.output_gradient, of.residual_gradient, of.input_gradient, of.weight_partials,
       of.bias_partials);

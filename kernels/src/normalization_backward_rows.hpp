@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <encore/backend/async_copy.hpp>
-
 #include "normalization_shape.hpp"
 #include "store_sums.hpp"
 
@@ -46,7 +44,7 @@ struct NormalizationRow {
   A mean, inverse;
   A gradient_total = 0;    ///< of d
   A projection_total = 0;  ///< of d * c
-  A mean_gradient, slope;
+  A mean_gradient = 0, slope = 0;
 
   KOKKOS_FUNCTION void sum(const P& input, const P& gradient, const P& weight, A (&weight_sums)[width],
                            [[maybe_unused]] A* bias_sums) {
@@ -62,10 +60,10 @@ struct NormalizationRow {
     }
   }
 
-  template <class Rows, class Team>
-  KOKKOS_FUNCTION void join(const Team& team, A hidden) {
-    mean_gradient = Centered ? Rows::sum(team, gradient_total) / hidden : A(0);
-    slope = Rows::sum(team, projection_total) / hidden * inverse * inverse * inverse;
+  /// Once the totals are those of the whole row.
+  KOKKOS_FUNCTION void finish(A hidden) {
+    mean_gradient = gradient_total / hidden;
+    slope = projection_total / hidden * inverse * inverse * inverse;
   }
 
   KOKKOS_FUNCTION P result(const P& input, const P& gradient, const P& weight, const P& residual) const {
@@ -110,7 +108,7 @@ KOKKOS_FUNCTION void store_sums_of_rows(const Team& team, const A (&sums)[Rows::
   }
 }
 
-/// Rows and sums stay in registers; all loads of a row are under way together. For few rows.
+/// Rows and sums stay in registers; all loads of a row are under way together. For few or short rows.
 template <bool Centered, class T, class Rows>
 struct RegisterBackward {
   using A = Accumulator<T>;
@@ -152,7 +150,9 @@ struct RegisterBackward {
       for (int k = 0; k < Rows::packets; ++k)
         if (lane + k * Rows::lanes < packets)
           row.sum(input[k], gradient[k], weight[k], weight_sums[k], bias_sums[Centered ? k : 0]);
-      row.template join<Rows>(team, static_cast<A>(hidden));
+      if constexpr (Centered) row.gradient_total = Rows::sum(team, row.gradient_total);
+      row.projection_total = Rows::sum(team, row.projection_total);
+      row.finish(static_cast<A>(hidden));
       keep_packed(input);
       keep_packed(gradient);
       keep_packed(weight);
@@ -169,105 +169,84 @@ struct RegisterBackward {
   }
 };
 
-/// As above; the next rows are on their way to the scratch while one is worked on. For many rows.
-template <bool Centered, class T, class Rows, int Stages>
-struct StagedBackward {
+/// A thread keeps one packet of columns; the team works on `Together` rows at a time, which share the wait for memory
+/// and for each other's sums. For many or long rows.
+template <bool Centered, class T, int Threads, int Together>
+struct TogetherBackward {
   using A = Accumulator<T>;
   using Row = NormalizationRow<Centered, T>;
   using P = typename Row::P;
-  static constexpr int width = Row::width;
-  static_assert(Rows::lanes == 32, "a thread waits for its own copies only");
+  static constexpr int width = Row::width, warps = Threads / 32;
+  static constexpr int sums_of_row = Centered ? 2 : 1;
 
   NormalizationGradient<T> of;
 
-  static std::size_t scratch_bytes(std::int64_t hidden) {
-    const std::size_t rows = sizeof(Stage) * Stages * Rows::rows;
-    const std::size_t sums = Rows::rows * static_cast<std::size_t>(hidden) * sizeof(A);
-    return rows < sums ? sums : rows;
-  }
+  /// The warps' sums, twice: those of the next rows may come while others still read those of the last.
+  static constexpr std::size_t scratch_bytes = 2 * Together * sums_of_row * warps * sizeof(A);
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const int lane = team.rank() % Rows::lanes, hidden = static_cast<int>(of.hidden),
-              packets = hidden / width;
+    const int packet = team.rank(), hidden = static_cast<int>(of.hidden);
+    const bool active = packet < hidden / width;
     const std::int64_t share = team.league_rank(), end = of.first_row(share + 1);
-    Stage* stages = team.template scratch<Stage>() + team.rank() / Rows::lanes * Stages;
-    std::int64_t at = of.first_row(share) + team.rank() / Rows::lanes;
-    A mean[Stages], inverse[Stages];  // Of the rows under way, the next one first.
-    for (int s = 0; s < Stages; ++s)
-      start(at + s * Rows::rows, end, lane, packets, stages[s], mean[s], inverse[s]);
-    P weight[kept];
-    for (int k = 0; k < kept; ++k)
-      if (lane + k * Rows::lanes < packets)
-        weight[k] = backend::load_packet<width>(of.weight, lane + k * Rows::lanes);
-    A weight_sums[Rows::packets][width] = {};
-    A bias_sums[Centered ? Rows::packets : 1][width] = {};
-    for (int turn = 0; at < end; at += Rows::rows, turn = turn + 1 == Stages ? 0 : turn + 1) {
-      Stage& stage = stages[turn];
-      Row row{mean[0], inverse[0]};
-      for (int s = 1; s < Stages; ++s) {
-        mean[s - 1] = mean[s];
-        inverse[s - 1] = inverse[s];
+    P weight[1] = {};
+    if (active) weight[0] = backend::load_packet<width>(of.weight, packet);
+    A weight_sums[width] = {}, bias_sums[width] = {};
+    int half = 0;
+    for (std::int64_t first = of.first_row(share); first < end; first += Together, half = 1 - half) {
+      P input[Together] = {}, gradient[Together] = {}, residual[Together] = {};
+      Row row[Together] = {};
+      for (int r = 0; r < Together; ++r) {
+        if (first + r >= end) continue;
+        row[r] = {Centered ? of.mean[first + r] : A(0), of.inverse[first + r]};
+        if (!active) continue;
+        const std::int64_t begin = (first + r) * of.hidden;
+        input[r] = backend::load_packet<width>(of.input + begin, packet);
+        gradient[r] = backend::load_packet<width>(of.output_gradient + begin, packet);
+        if (of.residual_gradient != nullptr)
+          residual[r] = backend::load_packet<width>(of.residual_gradient + begin, packet);
       }
-      backend::AsyncCopy::wait<Stages - 1>();
       keep_packed(weight);
-      for (int k = 0; k < Rows::packets; ++k)
-        if (lane + k * Rows::lanes < packets)
-          row.sum(stage.input[k][lane], stage.gradient[k][lane], weight_of(weight, k, lane), weight_sums[k],
-                  bias_sums[Centered ? k : 0]);
-      row.template join<Rows>(team, static_cast<A>(hidden));
+      for (int r = 0; r < Together; ++r) row[r].sum(input[r], gradient[r], weight[0], weight_sums, bias_sums);
+      join(team, row, half);
+      keep_packed(input);
+      keep_packed(gradient);
       keep_packed(weight);
-      for (int k = 0; k < Rows::packets; ++k) {
-        if (lane + k * Rows::lanes >= packets) continue;
-        P residual = {};
-        if (of.residual_gradient != nullptr) residual = stage.residual[k][lane];
-        backend::store_packet(
-            of.input_gradient + at * of.hidden, lane + k * Rows::lanes,
-            row.result(stage.input[k][lane], stage.gradient[k][lane], weight_of(weight, k, lane), residual));
-      }
-      start(at + Stages * Rows::rows, end, lane, packets, stage, mean[Stages - 1], inverse[Stages - 1]);
+      for (int r = 0; r < Together; ++r)
+        if (active && first + r < end)
+          backend::store_packet(of.input_gradient + (first + r) * of.hidden, packet,
+                                row[r].result(input[r], gradient[r], weight[0], residual[r]));
     }
-    backend::AsyncCopy::wait<0>();
-    team.barrier();
-    store_sums_of_rows<Rows>(team, weight_sums, hidden, of.weight_partials + share * hidden);
-    if constexpr (Centered) {
-      team.barrier();
-      store_sums_of_rows<Rows>(team, bias_sums, hidden, of.bias_partials + share * hidden);
-    }
+    if (!active) return;
+    store_sums<width>(of.weight_partials + share * hidden + packet * width, weight_sums, false);
+    if constexpr (Centered)
+      store_sums<width>(of.bias_partials + share * hidden + packet * width, bias_sums, false);
   }
 
  private:
-  /// The weights are kept in registers where that leaves enough of them.
-  static constexpr int kept = Rows::packets <= 4 ? Rows::packets : 1;
-
-  struct Stage {
-    P input[Rows::packets][Rows::lanes], gradient[Rows::packets][Rows::lanes],
-        residual[Rows::packets][Rows::lanes];
-  };
-
-  KOKKOS_FUNCTION P weight_of(const P (&weight)[kept], int k, int lane) const {
-    if constexpr (kept == Rows::packets)
-      return weight[k];
-    else
-      return backend::load_packet<width>(of.weight, lane + k * Rows::lanes);
-  }
-
-  KOKKOS_FUNCTION void start(std::int64_t row, std::int64_t end, int lane, int packets, Stage& stage, A& mean,
-                             A& inverse) const {
-    if (row < end) {
-      const std::int64_t begin = row * of.hidden;
-      for (int k = 0; k < Rows::packets; ++k) {
-        const int packet = lane + k * Rows::lanes;
-        if (packet >= packets) continue;
-        backend::AsyncCopy::start(&stage.input[k][lane], of.input + begin + packet * width);
-        backend::AsyncCopy::start(&stage.gradient[k][lane], of.output_gradient + begin + packet * width);
-        if (of.residual_gradient != nullptr)
-          backend::AsyncCopy::start(&stage.residual[k][lane], of.residual_gradient + begin + packet * width);
-      }
-      mean = Centered ? of.mean[row] : A(0);
-      inverse = of.inverse[row];
+  /// Sums over the team, in the order of its warps.
+  template <class Team>
+  KOKKOS_FUNCTION void join(const Team& team, Row (&row)[Together], int half) const {
+    const LaneGroups<32, Team> lanes(team);
+    A* sums = team.template scratch<A>() + half * Together * sums_of_row * warps;
+    for (int r = 0; r < Together; ++r) {
+      const A projection = lanes.sum(row[r].projection_total);
+      const A gradient = Centered ? lanes.sum(row[r].gradient_total) : A(0);
+      if (lanes.lane != 0) continue;
+      sums[r * sums_of_row * warps + lanes.group] = projection;
+      if constexpr (Centered) sums[(r * sums_of_row + 1) * warps + lanes.group] = gradient;
     }
-    backend::AsyncCopy::end_group();
+    team.barrier();
+    for (int r = 0; r < Together; ++r) {
+      A projection(0), gradient(0);
+      for (int warp = 0; warp < warps; ++warp) {
+        projection += sums[r * sums_of_row * warps + warp];
+        if constexpr (Centered) gradient += sums[(r * sums_of_row + 1) * warps + warp];
+      }
+      row[r].projection_total = projection;
+      row[r].gradient_total = gradient;
+      row[r].finish(static_cast<A>(of.hidden));
+    }
   }
 };
 

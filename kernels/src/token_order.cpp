@@ -71,21 +71,25 @@ struct CountPlaces {
     constexpr int unroll = 4;
     const auto packets = static_cast<int>((end - begin) / Width);
     const std::int32_t* from = ids + begin;
-    const auto add = [&](std::int32_t value) {
-      for (int k = 0; k < each; ++k) place[k] += (Equal ? value <= id[k] : value < id[k]) ? 1 : 0;
+    std::int32_t sums[Width][each] = {};  // Apart, so that one comparison needs not wait for another.
+    const auto add = [&](std::int32_t value, int i) {
+      for (int k = 0; k < each; ++k) sums[i][k] += (Equal ? value <= id[k] : value < id[k]) ? 1 : 0;
     };
     int p = slice;
     for (; p + (unroll - 1) * slices < packets; p += unroll * slices) {
       backend::Packet<std::int32_t, Width> value[unroll];
       for (int u = 0; u < unroll; ++u) value[u] = backend::load_packet<Width>(from, p + u * slices);
       for (int u = 0; u < unroll; ++u)
-        for (int i = 0; i < Width; ++i) add(value[u][i]);
+        for (int i = 0; i < Width; ++i) add(value[u][i], i);
     }
     for (; p < packets; p += slices) {
       const auto value = backend::load_packet<Width>(from, p);
-      for (int i = 0; i < Width; ++i) add(value[i]);
+      for (int i = 0; i < Width; ++i) add(value[i], i);
     }
-    for (std::int64_t i = std::int64_t(packets) * Width + slice; i < end - begin; i += slices) add(from[i]);
+    for (std::int64_t i = std::int64_t(packets) * Width + slice; i < end - begin; i += slices)
+      add(from[i], 0);
+    for (int i = 0; i < Width; ++i)
+      for (int k = 0; k < each; ++k) place[k] += sums[i][k];
   }
 };
 
