@@ -91,8 +91,10 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// The operands that a product is measured with. In a step the weights of a product come from memory: so where a
-/// few copies of the operands exceed the second-level cache, they are taken in turn. Smaller ones stay in it.
+/// The operands that a product is measured with. In a step the first operand and the result of a small product are in
+/// the second-level cache, and the second operand, weights or what the forward pass kept, comes from memory. So there
+/// are as many copies of the second as the cache does not hold, to be taken in turn, and several of the others only
+/// where a few of them exceed it.
 class Operands {
  public:
   Operands(const MatmulKey& key, const MatmulCall& call, cudaStream_t stream, bool executes)
@@ -103,21 +105,26 @@ class Operands {
                "measuring a matrix product");
     const auto cache = static_cast<std::size_t>(cache_bytes);
     if (4 * sizes_.sum() > cache) copies_ = std::max<std::size_t>(1, 2 * cache / sizes_.sum());
-    own_ = !executes || copies_ > 1 || call.beta != 0;
+    constexpr std::size_t most_copies = 64;
+    copies_of_second_ = std::clamp<std::size_t>(2 * cache / sizes_.second, copies_, most_copies);
+    own_ = !executes || copies_of_second_ > 1 || call.beta != 0;
     if (!own_) return;
-    memory_ = Allocation<Kokkos::Cuda>("operands of a matrix product being measured", copies_ * sizes_.sum());
+    memory_ = Allocation<Kokkos::Cuda>(
+        "operands of a matrix product being measured",
+        copies_of_second_ * sizes_.second + copies_ * (sizes_.first + sizes_.result));
     fill(stream);
   }
 
-  std::size_t copies() const { return copies_; }
+  std::size_t copies() const { return copies_of_second_; }
 
   MatmulCall call(std::size_t repetition) const {
     MatmulCall call = call_;
     if (!own_) return call;
-    std::byte* copy = memory_.data() + repetition % copies_ * sizes_.sum();
-    call.first = copy;
-    call.second = copy + sizes_.first;
-    call.result = copy + sizes_.first + sizes_.second;
+    std::byte* const others = memory_.data() + copies_of_second_ * sizes_.second +
+                              repetition % copies_ * (sizes_.first + sizes_.result);
+    call.second = memory_.data() + repetition % copies_of_second_ * sizes_.second;
+    call.first = others;
+    call.result = others + sizes_.first;
     if (key_.in_place) call.addend = call.result;
     return call;
   }
@@ -146,7 +153,7 @@ class Operands {
   MatmulKey key_;
   MatmulCall call_;
   Sizes sizes_;
-  std::size_t copies_ = 1;
+  std::size_t copies_ = 1, copies_of_second_ = 1;
   bool own_ = false;
   Allocation<Kokkos::Cuda> memory_;
 };
