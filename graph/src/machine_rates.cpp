@@ -43,7 +43,9 @@ template <class Space, class T>
 double flops_per_second(backend::Device<Space>& device) {
   // A GPU needs a large one to be busy everywhere and long enough for its clocks to settle.
   std::int64_t size = backend::is_host_space<Space> ? 384 : 8192;
-  while (3 * static_cast<std::size_t>(size * size) * sizeof(T) > backend::available_memory<Space>() / 4)
+  constexpr std::int64_t smallest = 64;
+  while (size > smallest &&
+         3 * static_cast<std::size_t>(size * size) * sizeof(T) > backend::available_memory<Space>() / 4)
     size /= 2;
   const auto count = static_cast<std::size_t>(size * size);
   backend::Allocation<Space> memory("profile: matrices", 3 * count * sizeof(T));
@@ -67,7 +69,8 @@ template <class Space>
 double bytes_per_second(backend::Device<Space>& device) {
   constexpr std::size_t wanted = std::size_t{1} << (backend::is_host_space<Space> ? 26 : 30);
   constexpr int repeats = backend::is_host_space<Space> ? 1 : 10;
-  const std::size_t count = std::min(wanted, backend::available_memory<Space>() / 8) / sizeof(float);
+  constexpr std::size_t least = std::size_t{1} << 16;
+  const std::size_t count = std::clamp(backend::available_memory<Space>() / 8, least, wanted) / sizeof(float);
   const std::size_t bytes = count * sizeof(float);
   backend::Allocation<Space> source("profile: source of copies", bytes), copies("profile: copies", bytes);
   const auto* from = reinterpret_cast<const float*>(source.data());
