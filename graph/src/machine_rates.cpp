@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
+#include <vector>
 
 namespace encore::graph {
 
@@ -39,29 +42,36 @@ double replayed_milliseconds(backend::Device<Space>& device, int repeats, const 
   return std::max(milliseconds, 1e-6) / repeats;
 }
 
+/// Of a product of two square matrices of this size, `repeats` times in a row.
 template <class Space, class T>
-double flops_per_second(backend::Device<Space>& device) {
-  // A GPU needs a large one to be busy everywhere and long enough for its clocks to settle.
-  std::int64_t size = backend::is_host_space<Space> ? 384 : 8192;
-  constexpr std::int64_t smallest = 64;
-  while (size > smallest &&
-         3 * static_cast<std::size_t>(size * size) * sizeof(T) > backend::available_memory<Space>() / 4)
-    size /= 2;
+double flops_per_second(backend::Device<Space>& device, std::int64_t size, int repeats) {
   const auto count = static_cast<std::size_t>(size * size);
   backend::Allocation<Space> memory("profile: matrices", 3 * count * sizeof(T));
   auto* data = reinterpret_cast<T*>(memory.data());
   auto& stream = device.stream();
   // Numbers without structure: a processor that multiplies zeros draws less power, and runs faster.
   kernels::fill_normal<Space, T>(stream, backend::Vector<T, Space>(data, 2 * count), 0.0, 1.0, 1, 0);
-  const auto multiply = [&] {
+  const double milliseconds = replayed_milliseconds<Space>(device, repeats, [&] {
     device.blas().template multiply<T, T>(
         stream, "profile::product", backend::Transpose::no, {data, size, size, size}, backend::Transpose::yes,
         {data + count, size, size, size}, {data + 2 * count, size, size, size});
-  };
-  const double milliseconds =
-      replayed_milliseconds<Space>(device, backend::is_host_space<Space> ? 1 : 20, multiply);
+  });
   const auto edge = static_cast<double>(size);
   return 2 * edge * edge * edge / (1e-3 * milliseconds);
+}
+
+/// The best of some sizes. On a GPU each runs for a few milliseconds: long enough to be busy everywhere, and as in a
+/// step too short for the limit on its power to slow it down for good.
+template <class Space, class T>
+double flops_per_second(backend::Device<Space>& device) {
+  if constexpr (backend::is_host_space<Space>) return flops_per_second<Space, T>(device, 384, 1);
+  double best = 0;
+  for (const auto& [size, repeats] :
+       std::vector<std::pair<std::int64_t, int>>{{1024, 100}, {4096, 16}, {8192, 2}})
+    if (best == 0 ||
+        12 * static_cast<std::size_t>(size * size) * sizeof(T) < backend::available_memory<Space>())
+      best = std::max(best, flops_per_second<Space, T>(device, size, repeats));
+  return best;
 }
 
 /// Of the space's own copy, or of a kernel that copies, whichever is faster.
