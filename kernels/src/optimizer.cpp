@@ -223,11 +223,12 @@ void adamw(Stream<Space>& stream, Vector<const G, Space> gradients,
     const Update update{gradients.data(),    factors.data(),       weights.data(), master.data(),
                         first_moment.data(), second_moment.data(), size,           decayed};
     const auto queue_over = [&](auto shape, const auto& functor) {
-      launch(
-          stream, "optimizer/adamw",
-          {backend::read(gradients), backend::read(factors), backend::write(weights), backend::write(master),
-           backend::write(first_moment), backend::write(second_moment), backend::write(partials)},
-          shape, functor);
+      launch(stream, "optimizer/adamw",
+             {backend::read(gradients), backend::read(factors),
+              with_master ? backend::read(master) : backend::read(weights), backend::read(first_moment),
+              backend::read(second_moment), backend::write(weights), backend::write(master),
+              backend::write(first_moment), backend::write(second_moment), backend::write(partials)},
+             shape, functor);
     };
     if (impl::is_empty(partials)) {
       queue_over(backend::Range{update.items()}, update);
