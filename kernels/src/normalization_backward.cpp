@@ -106,22 +106,19 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
       of.hidden,
       [&](auto rows) {
         using Rows = decltype(rows);
-        const auto together = [&](auto threads, auto count) {
+        // As many rows as leave registers for several teams on a multiprocessor, all of which run at once.
+        const auto together = [&](auto threads) {
+          constexpr int teams = threads < 256 ? 4 : threads < 512 ? 3 : 2, count = 512 / threads;
           using Functor = impl::TogetherBackward<Centered, T, threads, count>;
-          queue_rows(Functor{of}, threads, Functor::scratch_bytes, (threads > 256 ? 1 : 3) * multiprocessors,
-                     count);
+          queue_rows(Functor{of}, threads, Functor::scratch_bytes, teams * multiprocessors, 1);
         };
         constexpr bool whole_team = Rows::lanes == Rows::threads && Rows::packets == 1;
         constexpr auto threads = impl::WidthConstant<Rows::threads>{};
-        const bool many = of.tokens > rows_at_once;
         if constexpr (whole_team) {
-          if (many)
-            together(threads, impl::WidthConstant<4>{});
-          else
-            together(threads, impl::WidthConstant<1>{});
+          together(threads);
         } else {
           if constexpr (Rows::lanes == 32 && Rows::packets > 2)
-            if (many) return together(threads, impl::WidthConstant<4>{});
+            if (of.tokens > rows_at_once) return together(threads);
           using Functor = impl::RegisterBackward<Centered, T, Rows>;
           queue_rows(Functor{of}, threads, Functor::scratch_bytes(of.hidden), most_shares, Rows::rows);
         }
