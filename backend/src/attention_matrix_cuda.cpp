@@ -106,11 +106,8 @@ void launch_on_hopper(Stream<Cuda>& stream, const char* label, Accesses accesses
 }
 #endif
 
-/// Whether a shape is better off with Hopper's own instructions, of 64 rows at least, and the device has them.
 bool goes_to_hopper(const Stream<Cuda>& stream, const AttentionShape& shape) {
-  const cudaDeviceProp& device = stream.execution_space().cuda_device_prop();
-  return ENCORE_HAVE_CUTLASS && device.major == 9 && device.minor == 0 && shape.head_dim == 64 &&
-         shape.tokens >= hopper_tokens;
+  return shape.head_dim == 64 && shape.tokens >= hopper_tokens && has_hopper(stream);
 }
 
 /// Blocks of so many queries, of all heads.
@@ -122,11 +119,20 @@ std::int64_t blocks_of(const AttentionShape& shape, std::int64_t queries) {
 constexpr std::int64_t enough_blocks = 100;
 
 /// Groups of warps that share 64 rows: more where there are few blocks.
-[[maybe_unused]] int hopper_groups(const AttentionShape& shape) {
+[[maybe_unused]] int forward_groups(const AttentionShape& shape) {
+  const std::int64_t blocks = blocks_of(shape, 64);
+  return blocks < enough_blocks ? 4 : blocks < 4 * enough_blocks ? 2 : 1;
+}
+[[maybe_unused]] int backward_groups(const AttentionShape& shape) {
   return blocks_of(shape, 64) < enough_blocks ? 2 : 1;
 }
 
 }  // namespace
+
+bool has_hopper(const Stream<Cuda>& stream) {
+  const cudaDeviceProp& device = stream.execution_space().cuda_device_prop();
+  return ENCORE_HAVE_CUTLASS && device.major == 9 && device.minor == 0;
+}
 
 void run_matrix_units(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of,
                       const AttentionRotation<float>& rotation) {
@@ -134,7 +140,7 @@ void run_matrix_units(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of
   if (goes_to_hopper(stream, of.shape))
     return with_accesses(of, {}, [&](Accesses accesses) {
       launch_on_hopper(stream, forward_label, accesses, attention_flops(of.shape, 2), [&](bool programmatic) {
-        HopperAttention::run(of, hopper_groups(of.shape), programmatic,
+        HopperAttention::run(of, forward_groups(of.shape), programmatic,
                              stream.execution_space().cuda_stream());
       });
     });
@@ -160,7 +166,7 @@ void run_matrix_units(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& o
     return with_accesses(of, rotation, false, [&](Accesses accesses) {
       launch_on_hopper(stream, backward_label, accesses, attention_flops(of.shape, 5),
                        [&](bool programmatic) {
-                         HopperAttention::run(of, rotation, hopper_groups(of.shape), programmatic,
+                         HopperAttention::run(of, rotation, backward_groups(of.shape), programmatic,
                                               stream.execution_space().cuda_stream());
                        });
     });

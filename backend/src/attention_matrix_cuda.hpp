@@ -13,13 +13,18 @@ inline bool fits_matrix_units(const AttentionShape& shape) {
          shape.batch * shape.heads * shape.tokens < (std::int64_t{1} << 26);
 }
 
-/// Whether they are thought quicker than cuDNN, as measured on an H200.
-inline bool prefers_matrix_units(const AttentionShape& shape) {
-  return shape.head_dim == 64 && shape.batch * shape.heads * shape.tokens <= 4096;
-}
+/// Whether the device has Hopper's own matrix instructions, and this build knows them.
+bool has_hopper(const Stream<Kokkos::Cuda>& stream);
 
-/// From here on tiles of 64 rows pay.
+/// From here on its tiles of 64 rows pay.
 inline constexpr std::int64_t hopper_tokens = 256;
+
+/// Whether they are thought quicker than cuDNN, as measured on an H200.
+inline bool prefers_matrix_units(const AttentionShape& shape, bool has_hopper) {
+  const std::int64_t rows = shape.batch * shape.heads * shape.tokens;
+  if (shape.head_dim != 64) return false;
+  return has_hopper && shape.tokens >= hopper_tokens ? true : rows <= 4096;
+}
 
 /// Whether they turn queries and keys that are not turned yet: each block again.
 inline bool turns_inputs(const AttentionShape& shape) { return shape.tokens < hopper_tokens; }
