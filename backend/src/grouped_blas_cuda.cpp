@@ -2,9 +2,7 @@
 #include "grouped_cutlass.hpp"
 #include "grouped_kernels_cuda.hpp"
 
-#include <encore/backend/blas_workspace.hpp>
 #include <encore/backend/packet.hpp>
-#include <encore/backend/recorded_resource.hpp>
 
 #include <algorithm>
 
@@ -73,20 +71,28 @@ struct GroupedBlas<Space>::Implementation {
     description = "CUTLASS " ENCORE_CUTLASS_VERSION;
   }
 
-  /// The tile that computes the product in the least time, if groups are alike: what a multiprocessor's last tile
-  /// costs counts as much as the others. `rows` and `columns` are those of a group's result.
+  /// With many tiles for each multiprocessor it counts how fast operands come: blocks share them. With few, what the
+  /// last tile costs counts as much as the others. `rows` and `columns` are those of a group's result.
   static const impl::CutlassTile& choose(const Tiles& tiles, int forced, std::int64_t groups,
                                          std::int64_t rows, std::int64_t columns,
                                          std::int64_t multiprocessors) {
     if (forced >= 0) return tiles[std::min<std::size_t>(forced, tiles.size() - 1)];
-    constexpr std::int64_t columns_of_overhead = 32;  // measured: a tile's beginning and end cost as much
+    constexpr std::int64_t many = 16;
+    constexpr std::int64_t columns_of_overhead = 32;  // What a tile's beginning and end cost, as measured.
     const auto count = [](std::int64_t extent, std::int64_t tile) { return (extent + tile - 1) / tile; };
-    const auto cost = [&](const impl::CutlassTile& tile) {
-      const std::int64_t all = groups * count(rows, tile.rows) * count(columns, tile.columns);
-      return count(all, multiprocessors) * (tile.columns + columns_of_overhead);
+    const auto turns = [&](const impl::CutlassTile& tile) {
+      return count(groups * count(rows, tile.rows) * count(columns, tile.columns), multiprocessors);
     };
-    return *std::min_element(tiles.begin(), tiles.end(),
-                             [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
+    const impl::CutlassTile* best = nullptr;
+    std::int64_t least = 0;
+    for (const impl::CutlassTile& tile : tiles) {
+      if (tile.pairs && turns(tile) >= many) return tile;
+      const std::int64_t cost = turns(tile) * (tile.columns + columns_of_overhead);
+      if (tile.pairs || (best != nullptr && cost >= least)) continue;
+      best = &tile;
+      least = cost;
+    }
+    return *best;
   }
 
   void load(const Stream<Space>& stream, const char* label) {
@@ -206,7 +212,6 @@ void GroupedBlas<Space>::multiply_rows(Stream<Space>& stream, const char* label,
                              impl::span_of(result)};
 #if ENCORE_HAVE_CUTLASS
   if constexpr (std::is_same_v<T, bfloat16>) {
-    keep_for_recording(stream, implementation_);
     const impl::GroupedWork work{accesses, impl::flops_of(shape)};
     if (implementation_->multiply_rows(stream, label, work, groups, shape, input, transposed, weights, result,
                                        bias))
@@ -234,7 +239,6 @@ void GroupedBlas<Space>::multiply_weights(Stream<Space>& stream, const char* lab
                              write(result, count * static_cast<std::size_t>(shape.m * shape.n))};
 #if ENCORE_HAVE_CUTLASS
   if constexpr (std::is_same_v<T, bfloat16>) {
-    keep_for_recording(stream, implementation_);
     const impl::GroupedWork work{accesses, impl::flops_of(shape)};
     if (implementation_->multiply_weights(stream, label, work, groups, shape, first, second, result,
                                           accumulate))
@@ -295,11 +299,6 @@ void GroupedBlas<Space>::force_tiles(int rows, int weights) {
   implementation_->weights_tile = weights;
 }
 
-template <class Space>
-std::size_t grouped_blas_workspace_bytes() {
-  return 0;
-}
-
 #define ENCORE_INSTANTIATE_ROWS(T)                                                                       \
   template void GroupedBlas<Kokkos::Cuda>::multiply_rows<T>(                                             \
       Stream<Kokkos::Cuda>&, const char*, const RowGroups&, MatrixOperand<const T>, Transpose, const T*, \
@@ -309,7 +308,6 @@ std::size_t grouped_blas_workspace_bytes() {
       Stream<Kokkos::Cuda>&, const char*, const RowGroups&, MatrixOperand<const T>, MatrixOperand<const T>, \
       RESULT*, bool);
 template class GroupedBlas<Kokkos::Cuda>;
-template std::size_t grouped_blas_workspace_bytes<Kokkos::Cuda>();
 ENCORE_INSTANTIATE_ROWS(float)
 ENCORE_INSTANTIATE_ROWS(bfloat16)
 ENCORE_INSTANTIATE_WEIGHTS(float, float)

@@ -2,7 +2,6 @@
 #include "blas_portable.hpp"
 #include "grouped_shapes.hpp"
 
-#include <encore/backend/blas_workspace.hpp>
 #include <encore/backend/launch.hpp>
 
 #include <algorithm>
@@ -236,11 +235,6 @@ std::vector<std::string> GroupedBlas<Space>::tiles_of_weights() const {
 template <class Space>
 void GroupedBlas<Space>::force_tiles(int, int) {}
 
-template <class Space>
-std::size_t grouped_blas_workspace_bytes() {
-  return 0;
-}
-
 #define ENCORE_INSTANTIATE_ROWS(SPACE, T)                                                           \
   template void GroupedBlas<SPACE>::multiply_rows<T>(Stream<SPACE>&, const char*, const RowGroups&, \
                                                      MatrixOperand<const T>, Transpose, const T*,   \
@@ -252,11 +246,10 @@ std::size_t grouped_blas_workspace_bytes() {
 #define ENCORE_INSTANTIATE_TYPE(SPACE, T) \
   ENCORE_INSTANTIATE_ROWS(SPACE, T)       \
   ENCORE_INSTANTIATE_WEIGHTS(SPACE, T, T)
-#define ENCORE_INSTANTIATE(SPACE)                             \
-  template class GroupedBlas<SPACE>;                          \
-  template std::size_t grouped_blas_workspace_bytes<SPACE>(); \
-  ENCORE_INSTANTIATE_TYPE(SPACE, float)                       \
-  ENCORE_INSTANTIATE_TYPE(SPACE, bfloat16)                    \
+#define ENCORE_INSTANTIATE(SPACE)          \
+  template class GroupedBlas<SPACE>;       \
+  ENCORE_INSTANTIATE_TYPE(SPACE, float)    \
+  ENCORE_INSTANTIATE_TYPE(SPACE, bfloat16) \
   ENCORE_INSTANTIATE_WEIGHTS(SPACE, bfloat16, float)
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE(Kokkos::Serial))
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE_TYPE(Kokkos::Serial, double))

@@ -38,6 +38,7 @@ inline constexpr std::int64_t cutlass_most_groups = 1024;
 struct CutlassTile {
   const char* name;
   int rows, columns;  ///< of a tile
+  bool pairs;         ///< of blocks share what they load
   /// Loads it, which may not happen in a capture. Throws DeviceError.
   void (*load)();
   /// Throws DeviceError when the kernel does not start. Neither allocates nor synchronises; may be captured.

@@ -36,6 +36,31 @@ __device__ inline void publish_barriers() {
 __device__ inline void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+/// Arrives at the barrier in the same place of a block of the cluster.
+__device__ inline void arrive_at(std::uint64_t* barrier, int block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(block)
+      : "memory");
+}
+/// Waits for all threads of all blocks of the cluster.
+__device__ inline void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+__device__ inline int block_of_cluster() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline void prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(&map)) : "memory");
+}
+
 /// Arrives, and has the barrier wait for so many bytes of copies as well.
 __device__ inline void expect(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
@@ -85,6 +110,16 @@ __device__ inline void load_bytes(void* to, const void* from, int bytes, std::ui
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
           shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+/// Into the same place of two blocks of a cluster, whose barriers both hear of it.
+__device__ inline void load_box_for_both(void* to, const CUtensorMap& map, std::uint64_t* barrier, int x,
+                                         int y) {
+  constexpr std::uint16_t both = 3;
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%4, %5}], [%2], %3;" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(barrier)), "h"(both), "r"(x), "r"(y)
       : "memory");
 }
 __device__ inline void load_box(void* to, const CUtensorMap& map, std::uint64_t* barrier, int x, int y,

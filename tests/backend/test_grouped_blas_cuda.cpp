@@ -202,6 +202,25 @@ TEST_CASE("operands that CUTLASS cannot take are left to the portable kernel") {
                                device_weights.data(), {result.data(), grouping.rows, n, n});
   check_close(wide(result.get()), reference_rows(grouping, n, k, true, wide(input), wide(weights), nullptr),
               tolerance<bfloat16>());
+  // Columns that are no whole packets, in rows that are.
+  constexpr std::int64_t odd = n - 3;
+  const TestArray<Cuda, bfloat16> narrow(stream, std::vector<bfloat16>(grouping.rows * n, bfloat16(7.0F)));
+  const TestArray<Cuda, bfloat16> aligned(stream, input);
+  blas.multiply_rows<bfloat16>(stream, "odd", {begins.data(), ends.data(), grouping.groups(), grouping.rows},
+                               {aligned.data(), grouping.rows, k, k}, Transpose::yes, device_weights.data(),
+                               {narrow.data(), grouping.rows, odd, n});
+  const std::vector<double> found = wide(narrow.get());
+  const std::vector<double> expected =
+      reference_rows(grouping, odd, k, true, wide(input), wide(weights), nullptr);
+  std::vector<double> columns;
+  bool others_stand = true;
+  for (std::int64_t row = 0; row < grouping.rows; ++row) {
+    columns.insert(columns.end(), found.begin() + row * n, found.begin() + row * n + odd);
+    for (std::int64_t column = odd; column < n; ++column)
+      others_stand = others_stand && found[row * n + column] == 7;
+  }
+  check_close(columns, expected, tolerance<bfloat16>());
+  CHECK(others_stand);
 }
 
 TEST_CASE(

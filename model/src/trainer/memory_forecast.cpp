@@ -28,21 +28,6 @@ std::size_t workspace_bytes(BackendKind backend) {
   return 0;
 }
 
-/// What grouped products take at their first use.
-std::size_t grouped_workspace_bytes(const Configuration& configuration) {
-  if (!has_block(configuration.model, Block::experts) || configuration.train.precision != Precision::bf16)
-    return 0;
-  switch (configuration.backend) {
-    case BackendKind::serial:
-      ENCORE_IF_SERIAL(return backend::grouped_blas_workspace_bytes<Kokkos::Serial>();) break;
-    case BackendKind::openmp:
-      ENCORE_IF_OPENMP(return backend::grouped_blas_workspace_bytes<Kokkos::OpenMP>();) break;
-    case BackendKind::cuda:
-      ENCORE_IF_CUDA(return backend::grouped_blas_workspace_bytes<Kokkos::Cuda>();) break;
-  }
-  return 0;
-}
-
 std::size_t bytes_of(const graph::MemoryPlan& plan, graph::BufferKind kind) {
   return plan.bytes_by_kind[static_cast<std::size_t>(kind)];
 }
@@ -112,8 +97,7 @@ MemoryForecast forecast_memory(const Configuration& configuration, const graph::
   forecast[arena] = plan.arena_bytes;
   forecast[random_states] =
       backend::RandomTracker<Kokkos::DefaultHostExecutionSpace>::capacity * sizeof(backend::RandomState);
-  const std::size_t grouped = grouped_workspace_bytes(configuration);
-  forecast[workspaces] = workspace_bytes(configuration.backend) + grouped;
+  forecast[workspaces] = workspace_bytes(configuration.backend);
   if (host)
     forecast[staging] = batch_slots * forecast[input] + graph::scalar_slots * forecast[scalar] +
                         metric_count(configuration.model) * sizeof(double);
@@ -121,7 +105,6 @@ MemoryForecast forecast_memory(const Configuration& configuration, const graph::
   // tables, the arena, the random states, the vendor's workspace, the ring of checksums and its position.
   std::size_t allocations = 6 + (forecast[workspaces] > 0 ? 1 : 0) + (configuration.graph.checksums ? 2 : 0);
   if (has_block(configuration.model, Block::experts)) ++allocations;  // the counts
-  if (grouped > 0) ++allocations;
   for (const graph::Buffer& buffer : outline.buffers())
     if (!buffer.part && (buffer.kind == BufferKind::parameter || buffer.kind == BufferKind::gradient ||
                          buffer.kind == BufferKind::optimizer_state))

@@ -11,8 +11,4 @@ namespace encore::backend {
 template <class Space>
 std::size_t blas_workspace_bytes();
 
-/// Bytes that a GroupedBlas takes for itself at its first product of bfloat16; none in a model without experts.
-template <class Space>
-std::size_t grouped_blas_workspace_bytes();
-
 }  // namespace encore::backend

@@ -39,8 +39,8 @@ class GroupedBlas {
   /// For the rows of each group g: result [., n] = input [., k] * op(weights[g]) + bias[g]. `weights` is
   /// [groups, n, k] with Transpose::yes, [groups, k, n] with no; `bias` is [groups, n] or null. Rows of no group are
   /// neither read nor written. Throws InternalError naming the shapes when they do not match.
-  /// May be captured. Allocates and synchronises nothing, but for the first product of bfloat16 on CUDA, which takes
-  /// grouped_blas_workspace_bytes; where that is in a recording it throws CaptureError.
+  /// May be captured, and neither allocates nor synchronises; but the first product of bfloat16 on CUDA loads kernels:
+  /// where that is in a recording it throws CaptureError.
   template <class T>
   void multiply_rows(Stream<Space>& stream, const char* label, const RowGroups& groups,
                      MatrixOperand<const T> input, Transpose transpose_weights, const T* weights,
@@ -71,7 +71,7 @@ class GroupedBlas {
 
  private:
   struct Implementation;
-  std::shared_ptr<Implementation> implementation_;  ///< also of the graphs that it was recorded in
+  std::shared_ptr<Implementation> implementation_;
 };
 
 }  // namespace encore::backend
