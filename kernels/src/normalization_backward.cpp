@@ -67,7 +67,7 @@ struct GeneralBackward {
 };
 
 constexpr std::int64_t multiprocessors = 132;  // Of an H100 or H200.
-constexpr std::int64_t most_shares = 4 * multiprocessors;
+constexpr std::int64_t most_shares = 6 * multiprocessors;
 /// Beyond them not all rows can be worked on at once in registers.
 constexpr std::int64_t rows_at_once = 8 * multiprocessors;
 /// On hosts a share has at least 8 rows, so that the partial sums are a small part of the traffic.
@@ -106,10 +106,10 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
       of.hidden,
       [&](auto rows) {
         using Rows = decltype(rows);
-        // As many rows as leave registers for several teams on a multiprocessor, all of which run at once.
+        // As many teams as have room on the multiprocessors at once, by their registers.
         const auto together = [&](auto threads) {
-          constexpr int teams = threads < 256 ? 4 : threads < 512 ? 3 : 2, count = 512 / threads;
-          using Functor = impl::TogetherBackward<Centered, T, threads, count>;
+          constexpr int teams = threads <= 96 ? 6 : threads <= 128 ? 5 : threads <= 256 ? 3 : 1;
+          using Functor = impl::TogetherBackward<Centered, T, threads, 2>;
           queue_rows(Functor{of}, threads, Functor::scratch_bytes, teams * multiprocessors, 1);
         };
         constexpr bool whole_team = Rows::lanes == Rows::threads && Rows::packets == 1;
@@ -118,9 +118,10 @@ void normalize_backward(Stream<Space>& stream, const char* label, const char* su
           together(threads);
         } else {
           if constexpr (Rows::lanes == 32 && Rows::packets > 2)
-            if (of.tokens > rows_at_once) return together(threads);
+            if (of.tokens > rows_at_once) return together(impl::WidthConstant<Rows::packets * Rows::lanes>{});
           using Functor = impl::RegisterBackward<Centered, T, Rows>;
-          queue_rows(Functor{of}, threads, Functor::scratch_bytes(of.hidden), most_shares, Rows::rows);
+          queue_rows(Functor{of}, threads, Functor::scratch_bytes(of.hidden), 4 * multiprocessors,
+                     Rows::rows);
         }
       },
       of.input, of.weight, of.output_gradient, of.residual_gradient, of.input_gradient, of.weight_partials,

@@ -169,9 +169,8 @@ struct RegisterBackward {
   }
 };
 
-/// A thread has one packet of columns; the team works on `Together` rows at a time, which share the wait for memory
-/// and for each other's sums. What both passes read comes from the first-level cache in the second: kept in registers it
-/// would leave room for too few teams. For many or long rows.
+/// A thread keeps one packet of columns; the team works on `Together` rows at a time, which share the wait for memory
+/// and for each other's sums. For many or long rows.
 template <bool Centered, class T, int Threads, int Together>
 struct TogetherBackward {
   using A = Accumulator<T>;
@@ -195,32 +194,28 @@ struct TogetherBackward {
     A weight_sums[width] = {}, bias_sums[width] = {};
     int half = 0;
     for (std::int64_t first = of.first_row(share); first < end; first += Together, half = 1 - half) {
-      P residual[Together] = {};
+      P input[Together] = {}, gradient[Together] = {}, residual[Together] = {};
       Row row[Together] = {};
-      {
-        P input[Together] = {}, gradient[Together] = {};
-        for (int r = 0; r < Together; ++r) {
-          if (first + r >= end) continue;
-          row[r] = {Centered ? of.mean[first + r] : A(0), of.inverse[first + r]};
-          if (!active) continue;
-          const std::int64_t begin = (first + r) * of.hidden;
-          input[r] = backend::load_packet<width>(of.input + begin, packet);
-          gradient[r] = backend::load_packet<width>(of.output_gradient + begin, packet);
-          if (of.residual_gradient != nullptr)
-            residual[r] = backend::load_packet<width>(of.residual_gradient + begin, packet);
-        }
-        for (int r = 0; r < Together; ++r)
-          row[r].sum(input[r], gradient[r], weight[0], weight_sums, bias_sums);
-      }
-      join(team, row, half);
       for (int r = 0; r < Together; ++r) {
-        if (!active || first + r >= end) continue;
+        if (first + r >= end) continue;
+        row[r] = {Centered ? of.mean[first + r] : A(0), of.inverse[first + r]};
+        if (!active) continue;
         const std::int64_t begin = (first + r) * of.hidden;
-        backend::store_packet(of.input_gradient + begin, packet,
-                              row[r].result(backend::load_packet<width>(of.input + begin, packet),
-                                            backend::load_packet<width>(of.output_gradient + begin, packet),
-                                            weight[0], residual[r]));
+        input[r] = backend::load_packet<width>(of.input + begin, packet);
+        gradient[r] = backend::load_packet<width>(of.output_gradient + begin, packet);
+        if (of.residual_gradient != nullptr)
+          residual[r] = backend::load_packet<width>(of.residual_gradient + begin, packet);
       }
+      keep_packed(weight);
+      for (int r = 0; r < Together; ++r) row[r].sum(input[r], gradient[r], weight[0], weight_sums, bias_sums);
+      join(team, row, half);
+      keep_packed(input);
+      keep_packed(gradient);
+      keep_packed(weight);
+      for (int r = 0; r < Together; ++r)
+        if (active && first + r < end)
+          backend::store_packet(of.input_gradient + (first + r) * of.hidden, packet,
+                                row[r].result(input[r], gradient[r], weight[0], residual[r]));
     }
     if (!active) return;
     store_sums<width>(of.weight_partials + share * hidden + packet * width, weight_sums, false);
