@@ -260,7 +260,7 @@ TEST_CASE("attention on matrix units turns queries and keys, and their gradients
   Attention<Cuda> attention(stream);
   attention.force(AttentionEngine::matrix_units);
   for (const std::int64_t head_dim : {64, 128}) {
-    const AttentionShape shape{2, 133, 6, 2, head_dim, scale_of(head_dim)};
+    const AttentionShape shape{2, 61, 6, 2, head_dim, scale_of(head_dim)};
     CHECK(attention.rotates_gradients<bfloat16>(shape, {}));
     CHECK(attention.rotates_inputs<bfloat16>(shape, {}));
     AttentionBuffers<Cuda, bfloat16> buffers(stream, AttentionProblem<bfloat16>(shape, HeadsLayout::packed));
