@@ -34,6 +34,31 @@ TEST_CASE("activations whose lives do not overlap share memory") {
   CHECK(plan.bytes_by_kind[static_cast<int>(BufferKind::activation)] == 3000);
 }
 
+TEST_CASE("a buffer that lingers is left alone by the next segment, and by no further one") {
+  const auto arena_bytes = [](bool lingers) {
+    Outline outline;
+    const auto a = add(outline, "a", 1024), b = add(outline, "b", 1024), c = add(outline, "c", 1024);
+    Segment first{"first", Module::mlp, Phase::backward, -1, -1, {}, {a}};
+    if (lingers) first.lingers = {a};
+    outline.add_segment(std::move(first));
+    add_segment(outline, {}, {b});
+    add_segment(outline, {b}, {c});
+    const MemoryPlan plan = plan_memory(outline);
+    audit(outline, plan);
+    return plan.arena_bytes;
+  };
+  CHECK(arena_bytes(false) == 2 * 1024);
+  CHECK(arena_bytes(true) == 2 * 1024);  // `c` takes the place of `a`
+
+  Outline outline;
+  const auto a = add(outline, "a", 1024), b = add(outline, "b", 1024);
+  Segment first{"first", Module::mlp, Phase::backward, -1, -1, {}, {a}};
+  first.lingers = {a};
+  outline.add_segment(std::move(first));
+  add_segment(outline, {}, {b});
+  CHECK(plan_memory(outline).arena_bytes == 2 * 1024);
+}
+
 TEST_CASE("a buffer saved for the backward pass outlives everything between") {
   Outline outline;
   const auto saved = add(outline, "saved", 512), middle = add(outline, "middle", 512);
