@@ -77,7 +77,6 @@ struct MatrixAttentionBackward {
 
   AttentionBackward<bfloat16> of;
   AttentionRotation<float> rotation;  ///< of queries and keys
-  int processors;                     ///< multiprocessors of the device
 
   static std::int64_t teams(const AttentionShape& shape) {
     return shape.batch * (shape.heads + shape.kv_heads) * ((shape.tokens + rows - 1) / rows);
@@ -89,7 +88,7 @@ struct MatrixAttentionBackward {
     const int key_items = static_cast<int>(of.shape.batch) * kv_heads;
     const int items = key_items + static_cast<int>(of.shape.batch) * heads;
     const int blocks = (static_cast<int>(of.shape.tokens) + rows - 1) / rows;
-    const int rank = in_turns(static_cast<int>(team.league_rank()), items * blocks);
+    const int rank = static_cast<int>(team.league_rank());
     // Early keys are seen by more queries, late queries see more keys: they go first.
     const int turn = rank / items, item = rank % items;
     if (item < key_items) {
@@ -98,13 +97,6 @@ struct MatrixAttentionBackward {
       const int which = item - key_items;
       Block<false, Team>{*this, team, which / heads, which % heads, (blocks - 1 - turn) * rows}.run();
     }
-  }
-
-  /// Teams go to the multiprocessors in turn, the costly ones first. Every other turn is reversed, so that what had more
-  /// than others has less next.
-  KOKKOS_FUNCTION int in_turns(int rank, int teams) const {
-    const int turn = rank / processors, begin = turn * processors;
-    return turn % 2 == 0 || begin + processors > teams ? rank : 2 * begin + processors - 1 - rank;
   }
 
   /// Where a team is: a head of keys, or one of queries. (Not private: nvcc.)
@@ -214,8 +206,12 @@ struct MatrixAttentionBackward {
       team.barrier();
       const AttentionRotation<float>& rotation = self.rotation;
       const bool turns = rotation.cosine != nullptr && rotation.of_inputs;
+      const auto turn_others = [&](int at, int which) {
+        turn_tokens<stage_rows, HeadDim>(team, threads, rotation, stage(which), at, end);
+      };
       if (turns) {
         turn_tokens<rows, HeadDim>(team, threads, rotation, own_tile(0), begin, tokens());
+        turn_others(first, 0);
         team.barrier();
       }
       begin_own(state);
@@ -230,12 +226,13 @@ struct MatrixAttentionBackward {
           output.next_head();
         }
         if (next_head < heads_end) fetch(next_head, next, which ^ 1);
-        if (turns) turn_tokens<stage_rows, HeadDim>(team, threads, rotation, stage(which), token, tokens());
+        const bool turns_now = turns && (token > first || other_head > first_head);
+        if (turns_now) turn_others(token, which);
         if constexpr (OfKeys && Describes) {
           const bfloat16* gradient = stage(which) + stage_rows * row;
           describe<stage_rows>(gradient + stage_rows * row, gradient, vectors(which));
         }
-        if (turns || (OfKeys && Describes)) team.barrier();
+        if (turns_now || (OfKeys && Describes)) team.barrier();
         for (int part = 0; part < Columns; part += columns) step(token, which, part, state);
         Units::wait_for_copies();
         team.barrier();

@@ -86,14 +86,14 @@ void launch_backward(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& of
   if (!Kernel::describes) describe_queries<Kernel::head_dim>(stream, of);
   with_accesses(of, rotation, Kernel::describes, [&](Accesses accesses) {
     launch(stream, backward_label, accesses,
-           Teams<Kernel::threads>{Kernel::teams(of.shape), Kernel::scratch_bytes},
-           Kernel{of, rotation, stream.execution_space().cuda_device_prop().multiProcessorCount});
+           Teams<Kernel::threads>{Kernel::teams(of.shape), Kernel::scratch_bytes}, Kernel{of, rotation});
   });
   stream.note_flops(attention_flops(of.shape, 5));
 }
 
 #if ENCORE_HAVE_CUTLASS
-/// `run(programmatic)` queues one of HopperAttention's kernels.
+/// `run(programmatic)` queues one of HopperAttention's kernels. Where several blocks fit on a multiprocessor, none should
+/// begin before the kernel before is over: the first, which have most to do, would crowd where that one ends first.
 template <class Run>
 void launch_on_hopper(Stream<Cuda>& stream, const char* label, Accesses accesses, double flops,
                       const Run& run) {
@@ -139,9 +139,8 @@ void run_matrix_units(Stream<Cuda>& stream, const AttentionForward<bfloat16>& of
 #if ENCORE_HAVE_CUTLASS
   if (goes_to_hopper(stream, of.shape))
     return with_accesses(of, {}, [&](Accesses accesses) {
-      launch_on_hopper(stream, forward_label, accesses, attention_flops(of.shape, 2), [&](bool programmatic) {
-        HopperAttention::run(of, forward_groups(of.shape), programmatic,
-                             stream.execution_space().cuda_stream());
+      launch_on_hopper(stream, forward_label, accesses, attention_flops(of.shape, 2), [&](bool) {
+        HopperAttention::run(of, forward_groups(of.shape), false, stream.execution_space().cuda_stream());
       });
     });
 #endif
@@ -166,7 +165,8 @@ void run_matrix_units(Stream<Cuda>& stream, const AttentionBackward<bfloat16>& o
     return with_accesses(of, rotation, false, [&](Accesses accesses) {
       launch_on_hopper(stream, backward_label, accesses, attention_flops(of.shape, 5),
                        [&](bool programmatic) {
-                         HopperAttention::run(of, rotation, backward_groups(of.shape), programmatic,
+                         const int groups = backward_groups(of.shape);
+                         HopperAttention::run(of, rotation, groups, programmatic && groups > 1,
                                               stream.execution_space().cuda_stream());
                        });
     });

@@ -84,8 +84,12 @@ struct MatrixAttentionForward {
       team.barrier();
       const AttentionRotation<float>& rotation = self.rotation;
       const bool turns = rotation.cosine != nullptr;
+      const auto turn_keys = [&](int which) {
+        turn_tokens<keys, HeadDim>(team, threads, rotation, stage(which), key_begin, end);
+      };
       if (turns) {
         turn_tokens<queries, HeadDim>(team, threads, rotation, query_tile(), query_begin, tokens());
+        turn_keys(0);
         team.barrier();
       }
       std::uint32_t query[RowTiles][HeadDim / 16][4];
@@ -93,10 +97,11 @@ struct MatrixAttentionForward {
       for (int t = 0; t < RowTiles; ++t) ENCORE_UNROLL
       for (int k = 0; k < HeadDim / 16; ++k)
         Units::load(query[t][k], first_rows(query_tile(), row, row_begin() + t * 16, k * 16, lane()));
+      const int first = key_begin;
       for (int which = 0; key_begin < end; which ^= 1, key_begin += keys) {
         if (key_begin + keys < end) fetch(key_begin + keys, which ^ 1);
-        if (turns) {
-          turn_tokens<keys, HeadDim>(team, threads, rotation, stage(which), key_begin, tokens());
+        if (turns && key_begin > first) {
+          turn_keys(which);
           team.barrier();
         }
         step(query, key_begin + key_warp() * KeyTile, window, stage(which) + key_warp() * KeyTile * row,

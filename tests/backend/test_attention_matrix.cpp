@@ -54,8 +54,7 @@ struct EmulatedAttention {
       EmulatedTeams(seed, Describe::threads).launch(Describe::teams(shape), 0, Describe{operands});
     }
     EmulatedTeams teams(seed, Backward::threads);
-    // Few processors, so that teams' turns are reversed.
-    teams.launch(Backward::teams(shape), Backward::scratch_bytes, Backward{operands, rotation, 3});
+    teams.launch(Backward::teams(shape), Backward::scratch_bytes, Backward{operands, rotation});
   }
 };
 
