@@ -34,14 +34,14 @@ template <class Space, class T, class G>
 void expert_weight_gradient(Execution<Space>& x, const char* label, const ExpertBuffers& b,
                             const ExpertGeometry& g, BufferId input, BufferId output_gradient,
                             BufferId gradient, bool accumulate) {
-  const backend::BesideScope<Space> beside(x.stream());
+  const auto result = x.template vector<G>(gradient);
+  const backend::BranchScope branch(x.stream(), Operations<Space, T>::beside_unless_full(x, result.size()));
   const auto first = g.inputs_first ? input : output_gradient;
   const auto second = g.inputs_first ? output_gradient : input;
   x.device().grouped_blas().template multiply_weights<T, G>(
       x.stream(), label, groups_of(x, b, g),
       backend::operand<const T, Space>(x.template matrix<const T>(first)),
-      backend::operand<const T, Space>(x.template matrix<const T>(second)), x.template pointer<G>(gradient),
-      accumulate);
+      backend::operand<const T, Space>(x.template matrix<const T>(second)), result.data(), accumulate);
 }
 
 }  // namespace
