@@ -11,8 +11,9 @@ namespace encore::model {
 
 namespace {
 
-/// A part of fewer elements costs more by being one than it wins.
-constexpr std::int64_t smallest_part = std::int64_t(4) << 20;
+/// A part of fewer elements, or a smaller share of all, costs more by being one than it wins.
+constexpr std::int64_t smallest_part = 1 << 14;
+constexpr std::int64_t most_parts = 8;
 
 /// The place of a parameter in the backward pass: 0 for the head, then the layers from the last one.
 std::int64_t place_in_backward(std::string_view name, std::int64_t layers) {
@@ -53,12 +54,13 @@ std::vector<Stretch> stretches_of(const ParameterLayout& layout, std::int64_t la
   const auto of_one_place = [](const Stretch& first, const Stretch& second) {
     return first.place == second.place;
   };
-  const auto small = [](const Stretch& first, const Stretch&) {
-    return first.end - first.begin < smallest_part;
+  const std::int64_t smallest = std::max(smallest_part, layout.elements() / most_parts);
+  const auto small = [smallest](const Stretch& first, const Stretch&) {
+    return first.end - first.begin < smallest;
   };
   std::vector<Stretch> parts = joined(joined(stretches, of_one_place), small);
   const auto last_is_small = [&](const Stretch& first, const Stretch& second) {
-    return &first != &second && second.end == layout.elements() && small(second, first);
+    return second.end == layout.elements() && small(second, first);
   };
   return joined(parts, last_is_small);
 }
