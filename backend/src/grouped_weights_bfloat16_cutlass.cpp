@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grouped_gemm_cutlass.hpp"
+#include "grouped_launch_cutlass.hpp"
 
 namespace encore::backend::impl {
 
