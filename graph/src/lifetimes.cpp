@@ -17,18 +17,19 @@ std::vector<Lifetime> lifetimes_of(const Outline& outline) {
       if (is_activation(id) && !lifetime.used())
         throw InternalError("segment '" + segment.name + "' reads '" + outline.buffer(id).name +
                             "' before any segment wrote it");
-      lifetime.last_use = std::max(lifetime.last_use, index);
+      lifetime.last_use = index;
     }
     for (const BufferId id : segment.writes) {
       Lifetime& lifetime = lifetimes[static_cast<std::size_t>(id)];
       lifetime.first_write = std::min(lifetime.first_write, index);
-      lifetime.last_use = std::max(lifetime.last_use, index);
+      lifetime.last_use = index;
     }
     for (const BufferId id : segment.lingers) {
       Lifetime& lifetime = lifetimes[static_cast<std::size_t>(id)];
-      lifetime.last_use = std::max(lifetime.last_use, std::min(index + 1, outline.segments().size() - 1));
+      lifetime.kept_until = std::min(index + 1, outline.segments().size() - 1);
     }
   }
+  for (Lifetime& lifetime : lifetimes) lifetime.kept_until = std::max(lifetime.kept_until, lifetime.last_use);
   return lifetimes;
 }
 

@@ -75,7 +75,7 @@ MemoryPlan plan_memory(const Outline& outline) {
     if (!buffer.part) plan.bytes_by_kind[static_cast<std::size_t>(buffer.kind)] += buffer.bytes();
     if (buffer.kind != BufferKind::activation || !lifetimes[index].used()) continue;
     plan.activations.push_back({static_cast<BufferId>(index), 0, rounded(buffer.bytes()),
-                                lifetimes[index].first_write, lifetimes[index].last_use});
+                                lifetimes[index].first_write, lifetimes[index].kept_until});
   }
   plan.arena_bytes = place(plan.activations, peak_of(plan.activations, outline.segments().size()));
   std::ranges::sort(plan.activations, {}, &PlannedActivation::buffer);

@@ -174,6 +174,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
       with_gradients_beside(
+          builder,
           {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
            static_cast<std::int32_t>(microbatch),
            buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,

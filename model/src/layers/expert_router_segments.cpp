@@ -180,7 +180,7 @@ void append_expert_router_backward(StackBuilder<Space, T, G>& builder, const Exp
       buffers_of(residual, gradients.normalized, logits_gradient, jittered_gradient, shared_gradient,
                  b.shared_raised, norm_workspace, weights, b.norm.weight.gradient, gradient_of(b.norm.bias));
   const DenseActivation activation = dense_activation(builder.model);
-  segment = with_gradients_beside(std::move(segment), norm_workspace, weights);
+  segment = with_gradients_beside(builder, std::move(segment), norm_workspace, weights);
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     const auto coefficient = [&](bool enters, BufferId id) {
       return enters ? x.template pointer<const double>(id) : nullptr;

@@ -72,6 +72,7 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
   const bool accumulate = builder.accumulates(b.norm);
   builder.step.program.add_segment(
       with_gradients_beside(
+          builder,
           {name + "/backward", Module::head, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
            buffers_of(b.input, b.norm.weight.value, b.weight.value, b.normalized, b.statistics, b.logits),
            buffers_of(residual, normalized_gradient, norm_workspace, weight_gradient, b.norm.weight.gradient,

@@ -306,6 +306,7 @@ std::vector<LinearGradient> append_mamba_backward(StackBuilder<Space, T, G>& bui
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
       with_gradients_beside(
+          builder,
           {name + "/backward", Module::mamba, Phase::backward, static_cast<std::int32_t>(layer),
            static_cast<std::int32_t>(microbatch),
            buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.mixed, b.steps, b.decays,

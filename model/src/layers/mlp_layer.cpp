@@ -109,6 +109,7 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
   if (!delayed) append(writes, weights);
   builder.step.program.add_segment(
       with_gradients_beside(
+          builder,
           {name + "/backward", Module::mlp, Phase::backward, static_cast<std::int32_t>(layer),
            static_cast<std::int32_t>(microbatch),
            buffers_of(residual, b.input, b.normalized, b.statistics, b.activated, b.norm.weight.value,

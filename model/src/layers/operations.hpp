@@ -53,9 +53,11 @@ inline std::optional<BufferId> gradient_of(const std::optional<ParameterBuffers>
 }
 
 /// The segment of a backward pass whose weight gradients, and the sums that a norm's workspace holds, are computed
-/// beside it.
-inline Segment with_gradients_beside(Segment segment, BufferId norm_workspace,
-                                     const std::vector<LinearGradient>& gradients) {
+/// beside it. Where something is recomputed memory counts for more than what overlaps.
+template <class Space, class T, class G>
+Segment with_gradients_beside(const StackBuilder<Space, T, G>& builder, Segment segment,
+                              BufferId norm_workspace, const std::vector<LinearGradient>& gradients) {
+  if (!builder.shape.recompute.empty()) return segment;
   segment.lingers.push_back(norm_workspace);
   for (const LinearGradient& gradient : gradients) {
     append(segment.lingers, gradient.input);
