@@ -114,8 +114,8 @@ class WholeRun(unittest.TestCase):
         readme.write_text(f"# x\n{results.BEGIN}\n{results.END}\n")
         output = self.path / "results" / "a.jsonl"
         answer = self.bench("--program", ours, "--peer", peer, "--encore", encore, "--ab", "--kernels", kernels,
-                            "--workloads", "gpt-1b,moe-small", "--commit", "abc", "-o", str(output), "--readme",
-                            str(readme))
+                            "--workloads", "gpt-1b,moe-small", "--modes", "graph", "--commit", "abc", "-o", str(output),
+                            "--readme", str(readme))
         self.assertEqual(answer.returncode, 0, answer.stderr)
         lines = [json.loads(text) for text in output.read_text().splitlines()]
         self.assertEqual([l.get("kind", l.get("peer")) for l in lines],
@@ -130,12 +130,22 @@ class WholeRun(unittest.TestCase):
         self.assertIn("scripts/bench --program", readme.read_text())
         self.assertFalse(list(self.path.glob("**/*.partial")))
 
+    def test_each_of_our_modes_has_a_process_of_its_own(self):
+        ours = self.program("ours", "import os\nprint(json.dumps(dict(peer='encore', workload='gpt-1b', ms=2.0, "
+                                    "mode=arguments[arguments.index('--modes') + 1], process=os.getpid())))")
+        output = self.path / "a.jsonl"
+        answer = self.bench("--program", ours, "--workloads", "gpt-1b", "--modes", "eager,graph", "-o", str(output))
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        lines = [json.loads(text) for text in output.read_text().splitlines()[1:]]
+        self.assertEqual([line["mode"] for line in lines], ["eager", "graph"])
+        self.assertNotEqual(lines[0]["process"], lines[1]["process"])
+
     def test_a_program_that_fails_is_named_and_the_rest_is_kept(self):
         ours = self.program("ours", "print(json.dumps(dict(peer='encore', workload='gpt-1b', mode='graph', ms=2.0)))\n"
                                     "sys.exit(4)")
         output = self.path / "a.jsonl"
-        answer = self.bench("--program", ours, "--peer", str(self.path / "missing.py"), "--workloads", "gpt-1b", "-o",
-                            str(output))
+        answer = self.bench("--program", ours, "--peer", str(self.path / "missing.py"), "--workloads", "gpt-1b",
+                            "--modes", "graph", "-o", str(output))
         self.assertEqual(answer.returncode, 1)
         self.assertIn("exit code 4", answer.stderr)
         self.assertEqual(len(output.read_text().splitlines()), 4)
