@@ -80,7 +80,10 @@ Work work_of(const Workload& w, bool backward) {
 template <class Space>
 void add_to(const Options& options) {
   std::vector<std::pair<AttentionEngine, std::string>> engines = {{AttentionEngine::portable, "portable"}};
-  if (!is_host_space<Space>) engines.emplace_back(AttentionEngine::cudnn, "cudnn");
+  if (!is_host_space<Space>) {
+    engines.emplace_back(AttentionEngine::matrix_units, "matrix_units");
+    engines.emplace_back(AttentionEngine::cudnn, "cudnn");
+  }
   for (const auto& [engine, name] : engines)
     for (const bool backward : {false, true})
       add_for_workloads<Space>(
