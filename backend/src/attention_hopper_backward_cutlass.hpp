@@ -276,8 +276,7 @@ __global__ void __launch_bounds__(BackwardKernel<Groups>::threads, Groups == 1 ?
     for (int i = 0; i < 1 + Groups * Kernel::stages; ++i) initialize_barrier(Kernel::barriers(memory) + i, 1);
     publish_barriers();
   }
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  meet_neighbours();
   __syncthreads();
   Kernel::run(arguments, memory);
 #endif

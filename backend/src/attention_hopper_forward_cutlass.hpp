@@ -217,8 +217,7 @@ __global__ void __launch_bounds__(ForwardKernel<Groups>::threads, Groups == 1 ? 
     for (int i = 0; i < 1 + Groups * Kernel::stages; ++i) initialize_barrier(kernel.barriers() + i, 1);
     publish_barriers();
   }
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  meet_neighbours();
   __syncthreads();
   kernel.run();
 #endif

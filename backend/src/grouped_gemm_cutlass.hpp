@@ -303,8 +303,7 @@ __global__ void __launch_bounds__(Kernel::threads, 1)
       hopper::initialize_barrier(&shared.turn[consumer], Kernel::threads_of_group / 32);
     hopper::publish_barriers();
   }
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  hopper::meet_neighbours();
   if (threadIdx.x < 32) Kernel::count_tiles(arguments, shared);
   __syncthreads();
   if constexpr (Kernel::block_count > 1) hopper::meet_cluster();

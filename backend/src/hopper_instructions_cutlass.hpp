@@ -210,4 +210,10 @@ __device__ inline void transpose_among_four(std::uint32_t (&v)[4], int lane) {
   }
 }
 
+/// As meet_neighbours() of the launch gateway, whose header brings Kokkos.
+__device__ inline void meet_neighbours() {
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 }  // namespace encore::backend::impl::hopper
