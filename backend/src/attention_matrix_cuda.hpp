@@ -22,8 +22,7 @@ inline constexpr std::int64_t hopper_tokens = 256;
 /// Whether they are thought quicker than cuDNN, as measured on an H200.
 inline bool prefers_matrix_units(const AttentionShape& shape, bool has_hopper) {
   const std::int64_t rows = shape.batch * shape.heads * shape.tokens;
-  if (shape.head_dim != 64) return false;
-  return has_hopper && shape.tokens >= hopper_tokens ? true : rows <= 4096;
+  return shape.head_dim == 64 && ((has_hopper && shape.tokens >= hopper_tokens) || rows <= 4096);
 }
 
 /// Whether they turn queries and keys that are not turned yet. Each block does so again: at 128 tokens that takes 2.4 us
