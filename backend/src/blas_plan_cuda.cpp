@@ -32,6 +32,7 @@ std::string MatmulKey::identity() const {
   for (const std::uint32_t alignment :
        {first_alignment, second_alignment, addend_alignment, result_alignment})
     identity += " " + std::to_string(alignment);
+  if (multiprocessors > 0) identity += " on " + std::to_string(multiprocessors) + " multiprocessors";
   return identity;
 }
 
@@ -48,6 +49,7 @@ std::size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
   for (const std::uint32_t alignment :
        {key.first_alignment, key.second_alignment, key.addend_alignment, key.result_alignment})
     add(alignment);
+  add(static_cast<std::uint64_t>(key.multiprocessors));
   return static_cast<std::size_t>(hash ^ hash >> 32);
 }
 
@@ -99,6 +101,7 @@ MatmulPlan::MatmulPlan(cublasLtHandle_t handle, const MatmulKey& key, std::size_
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.operand_type);
   }
+  if (key.multiprocessors > 0) set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, key.multiprocessors);
   first_ = layout_of(key.operand_type, key.first_transposed ? key.k : key.m,
                      key.first_transposed ? key.m : key.k, key.first_stride);
   second_ = layout_of(key.operand_type, key.second_transposed ? key.n : key.k,

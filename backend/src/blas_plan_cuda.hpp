@@ -32,6 +32,7 @@ struct MatmulKey {
   cudaDataType_t operand_type, result_type;
   /// Largest powers of two, up to 256, that divide the addresses.
   std::uint32_t first_alignment, second_alignment, addend_alignment, result_alignment;
+  std::int32_t multiprocessors;  ///< that the product is meant to fill; 0: all
 
   bool operator==(const MatmulKey&) const = default;
   std::string text() const;

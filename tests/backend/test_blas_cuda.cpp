@@ -13,8 +13,9 @@ namespace {
 using Cuda = Kokkos::Cuda;
 
 template <class T, class Result>
-void check_products(bool tuned) {
+void check_products(bool tuned, Branch branch = Branch::main) {
   Stream<Cuda> stream;
+  const BranchScope scope(stream, branch);
   Blas<Cuda> blas(stream);
   blas.enable_tuning(tuned);
   for_each_product<Cuda, T, Result>(blas, stream,
@@ -40,6 +41,28 @@ TEST_CASE("a tuned product on CUDA agrees with sums in double for every operand 
   check_products<float, float>(true);
   check_products<bfloat16, bfloat16>(true);
   check_products<bfloat16, float>(true);
+}
+
+TEST_CASE("a product beside the main branch agrees with sums in double for every operand layout") {
+  check_products<float, float>(false, Branch::beside);
+  check_products<bfloat16, bfloat16>(false, Branch::beside);
+  check_products<bfloat16, float>(false, Branch::beside);
+  check_products<bfloat16, float>(true, Branch::beside);
+}
+
+TEST_CASE("a product beside the main branch has the same bits eagerly and replayed") {
+  for (const ProductCase& c : {recorded, accumulating}) {
+    ProductProblem<bfloat16, float> eager(c), replayed(c);
+    Stream<Cuda> stream;
+    Blas<Cuda> blas(stream);
+    const BranchScope<Cuda> beside(stream, Branch::beside);
+    const ProductProblem<bfloat16, float>::OnDevice<Cuda> device(stream, replayed);
+    RecordedGraph<Cuda> graph(stream, "product", [&] { replayed.multiply(blas, device); });
+    graph.replay();
+    replayed.download(device);
+    eager.run(blas, stream);
+    CHECK(same_bits(eager.result, replayed.result));
+  }
 }
 
 TEST_CASE("single precision on CUDA is not rounded to TensorFloat-32") {
