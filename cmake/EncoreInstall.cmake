@@ -37,5 +37,7 @@ install(FILES
   "${PROJECT_SOURCE_DIR}/cmake/FindEncoreOpenBLAS.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindEncoreCuDNN.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindEncoreNCCL.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/FindEncorePCRE2.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/FindEncoreUtf8proc.cmake"
   DESTINATION "${package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
