@@ -3,12 +3,16 @@
 # encore_sources(<variable> <folder> [EXCLUDE <regex>...])
 #   The .cpp files below <folder>, without those of a vendor library that is not there. A file's suffix says what it
 #   needs: _cuda, _openblas, _cudnn, _nccl, _cutlass.
-# encore_settings(<target>)
-#   Language level, warnings, host architecture and sanitizers, alike for every target.
+# encore_settings(<target> [PORTABLE])
+#   Language level, warnings, host architecture and sanitizers, alike for every target. PORTABLE: no -march, for code that
+#   gains nothing from it; host and CUDA builds then share its objects through ccache.
 # encore_library(<name> [LINK <target>...])
 #   The library encore_<name> from src/, exported as Encore::<name>, with the public headers of include/.
 
 include(CheckCXXCompilerFlag)
+
+set(ENCORE_HOST_LAUNCHER "" CACHE STRING
+  "Compiler launcher, as in ccache, of what includes no Kokkos header; Kokkos' own launcher for CUDA takes no other")
 
 if(ENCORE_HOST_ARCH)
   string(MAKE_C_IDENTIFIER "ENCORE_HAVE_MARCH_${ENCORE_HOST_ARCH}" result)
@@ -36,11 +40,17 @@ function(encore_sources variable folder)
 endfunction()
 
 function(encore_settings target)
+  cmake_parse_arguments(arg "PORTABLE" "" "" ${ARGN})
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES
     CXX_EXTENSIONS OFF
     POSITION_INDEPENDENT_CODE ON)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -fno-math-errno ${ENCORE_MARCH_FLAG})
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -fno-math-errno)
+  if(NOT arg_PORTABLE)
+    target_compile_options(${target} PRIVATE ${ENCORE_MARCH_FLAG})
+  elseif(ENCORE_HOST_LAUNCHER)
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "${ENCORE_HOST_LAUNCHER}")
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict) # false alarms in std::string: GCC bug 105329
   endif()
@@ -63,7 +73,7 @@ endfunction()
 # The objects of sources that include no Kokkos header: in a CUDA build they go to the host compiler, not to nvcc.
 function(encore_host_objects target)
   add_library(${target} OBJECT ${ARGN})
-  encore_settings(${target})
+  encore_settings(${target} PORTABLE)
   target_link_libraries(${target} PRIVATE fmt::fmt)
   target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
 endfunction()

@@ -18,7 +18,7 @@ quietly() { # log-file command...; the log's end on standard error when the comm
   return 1
 }
 
-configure() { # preset
+configure() { # preset [cmake option...]
   local nvcc
   if command -v ccache >/dev/null; then
     # Paths below the checkout count as relative ones: another checkout finds the same entries.
@@ -26,7 +26,7 @@ configure() { # preset
   fi
   if [[ $1 == cuda ]] && nvcc=$(find_nvcc); then PATH=$(dirname "$nvcc"):$PATH; fi
   mkdir -p "$root/build"
-  (cd "$root" && quietly "build/$1-configure.log" cmake --preset "$1")
+  (cd "$root" && quietly "build/$1-configure.log" cmake --preset "$@")
 }
 
 build() { # preset [target...]
