@@ -35,8 +35,8 @@ class Snapshot {
   std::vector<backend::RandomState> random_;
 };
 
-/// The first named buffer in which the two differ, as a clause: `3 of 64 elements of 'layer.0/attn/qkv.weight' differ,
-/// the first at 17`. Empty when every bit is the same. `ignored` buffers are left out.
+/// The first named buffer in which the two differ, as a clause ("3 of 64 elements of layer.0/attn/qkv.weight differ,
+/// the first at 17"). Empty when every bit is the same. `ignored` buffers are left out.
 std::string first_difference(const Outline& outline, const Snapshot& left, const Snapshot& right,
                              const std::vector<BufferId>& ignored = {});
 
