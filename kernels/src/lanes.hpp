@@ -27,6 +27,21 @@ struct LaneGroups {
 #endif
     return value;
   }
+
+  /// The largest value of the caller's group.
+  template <class A>
+  KOKKOS_FUNCTION A max(A value) const {
+#if defined(__CUDA_ARCH__)
+    constexpr unsigned all = lanes == 32 ? 0xffffffffU : (1U << (lanes % 32)) - 1U;
+    const unsigned mask = all << (threadIdx.x % 32U / lanes * lanes);
+#pragma unroll
+    for (int offset = lanes / 2; offset > 0; offset /= 2) {
+      const A other = __shfl_xor_sync(mask, value, offset);
+      value = other > value ? other : value;
+    }
+#endif
+    return value;
+  }
 };
 
 /// A warp of a GPU's team: all its lanes must call each function. On a host, where nothing calls them, one lane.

@@ -19,7 +19,8 @@ namespace encore::command {
 
 namespace {
 
-constexpr std::array<std::string_view, 7> commands{"train", "ab", "plan", "profile", "dump", "eval", "info"};
+constexpr std::array<std::string_view, 8> commands{"train",   "generate", "ab",   "plan",
+                                                   "profile", "dump",     "eval", "info"};
 
 std::string version_line() {
   return fmt::format("encore {} ({})", ENCORE_VERSION_STRING, backend::git_revision());
@@ -247,6 +248,56 @@ void add_dump(CLI::App& app, DumpOptions& options) {
       "--diff exits with 0 when the dumps are equal, 1 when they differ, 3 when one cannot be read.");
 }
 
+void add_generate(CLI::App& app, GenerateOptions& options) {
+  add_configuration(app, options.configuration);
+  auto* prompt = app.add_option("--prompt", options.prompt, "what the text begins with (default: a new line)")
+                     ->type_name("TEXT");
+  app.add_option("--prompt-file", options.prompt_file, "file that holds it")
+      ->type_name("FILE")
+      ->excludes(prompt);
+  constexpr std::int64_t most = 1 << 24;
+  app.add_option("--tokens", options.tokens, "most tokens that are generated")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, most))
+      ->capture_default_str();
+  app.add_option("--sequences", options.sequences, "texts, side by side")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}))
+      ->capture_default_str();
+  app.add_option("--temperature", options.temperature,
+                 "0: always the likeliest token; above: how freely it draws")
+      ->type_name("X")
+      ->check(number_in(0, 100))
+      ->capture_default_str();
+  app.add_option("--top-k", options.top_k, "draw from as many of the likeliest tokens; 0: from all")
+      ->type_name("K")
+      ->check(CLI::Range(std::int64_t{0}, most))
+      ->capture_default_str();
+  app.add_option("--top-p", options.top_p,
+                 "draw from the likeliest tokens that have this probability together")
+      ->type_name("P")
+      ->check(number_in(0, 1))
+      ->capture_default_str();
+  app.add_option("--end-token", options.end_tokens, "a token that ends a text; may be repeated")
+      ->type_name("ID")
+      ->allow_extra_args(false);
+  app.add_flag("--bytes", options.bytes, "tokens are bytes, although the vocabulary is larger");
+  auto* eager =
+      app.add_flag("--eager", options.eager, "launch the kernels of every step instead of replaying them");
+  app.add_flag("--compare", options.compare, "generate the same eagerly, compare, and tell both rates")
+      ->excludes(eager);
+  add_threads(app, options.threads);
+  app.add_flag("--json", options.json, "print one JSON object and nothing else");
+  app.footer(
+      "Prints the prompt and what follows as it comes, and then a line on standard error. A model of 256 "
+      "tokens "
+      "writes\n"
+      "bytes; for others prompt and text are token ids, unless --bytes says otherwise. --seed decides what "
+      "is drawn. "
+      "\n"
+      "Without --load the weights are random.");
+}
+
 void add_information(CLI::App& app, InformationOptions& options) {
   add_configuration(app, options.configuration);
   auto* keys = app.add_flag("--keys", options.keys,
@@ -300,6 +351,7 @@ Command parse(const std::vector<std::string>& arguments) {
   ProfileCommandOptions profile;
   DumpOptions dump;
   EvaluateOptions evaluation;
+  GenerateOptions generation;
   InformationOptions information;
 
   CLI::App app{"Trains transformer models: a step is recorded once and replayed.", "encore"};
@@ -307,6 +359,8 @@ Command parse(const std::vector<std::string>& arguments) {
   app.require_subcommand(0, 1);  // which one was checked already; unknown options come first
   CLI::App* const train_app =
       app.add_subcommand("train", "train a model; without options: a small one on the shipped text");
+  CLI::App* const generate_app = app.add_subcommand(
+      "generate", "what a model writes: greedy or sampled, by replaying one recorded step");
   CLI::App* const compare_app = app.add_subcommand(
       "ab", "whether graphs are worth keeping: eager against replayed steps, with an interval");
   CLI::App* const plan_app = app.add_subcommand(
@@ -320,14 +374,15 @@ Command parse(const std::vector<std::string>& arguments) {
   CLI::App* const information_app = app.add_subcommand(
       "info", "this build, its devices, the presets; a resolved configuration and its memory");
   add_train(*train_app, train);
+  add_generate(*generate_app, generation);
   add_compare(*compare_app, comparison);
   add_plan(*plan_app, plan);
   add_profile(*profile_app, profile);
   add_dump(*dump_app, dump);
   add_evaluate(*evaluate_app, evaluation);
   add_information(*information_app, information);
-  const std::array apps{train_app, compare_app,  plan_app,       profile_app,
-                        dump_app,  evaluate_app, information_app};
+  const std::array apps{train_app,   generate_app, compare_app,  plan_app,
+                        profile_app, dump_app,     evaluate_app, information_app};
   for (CLI::App* const command : apps) command->allow_extras();
 
   try {
@@ -344,6 +399,7 @@ Command parse(const std::vector<std::string>& arguments) {
     throw UsageError(error.what());
   }
   if (train_app->parsed()) return train;
+  if (generate_app->parsed()) return generation;
   if (compare_app->parsed()) return comparison;
   if (plan_app->parsed()) return plan;
   if (profile_app->parsed()) return profile;

@@ -53,6 +53,23 @@ struct EvaluateOptions {
   bool json = false;
 };
 
+struct GenerateOptions {
+  ConfigurationOptions configuration;
+  std::optional<std::string> prompt;
+  std::optional<std::filesystem::path> prompt_file;
+  std::vector<std::int32_t> end_tokens;
+  std::int64_t tokens = 256;
+  std::int64_t sequences = 1;
+  double temperature = 0.8;
+  std::int64_t top_k = 0;
+  double top_p = 1;
+  int threads = 0;
+  bool bytes = false;  ///< tokens are bytes, whatever the vocabulary
+  bool eager = false;
+  bool compare = false;  ///< generate eagerly too, and compare
+  bool json = false;
+};
+
 struct InformationOptions {
   ConfigurationOptions configuration;
   int threads = 0;
@@ -112,7 +129,7 @@ struct Text {
   std::string text;
 };
 
-using Command = std::variant<TrainOptions, EvaluateOptions, CompareOptions, PlanOptions,
+using Command = std::variant<TrainOptions, EvaluateOptions, GenerateOptions, CompareOptions, PlanOptions,
                              ProfileCommandOptions, DumpOptions, InformationOptions, Text>;
 
 }  // namespace encore::command

@@ -17,6 +17,7 @@
 #include "console.hpp"
 #include "dump.hpp"
 #include "evaluate.hpp"
+#include "generate.hpp"
 #include "information.hpp"
 #include "plan.hpp"
 #include "profile.hpp"
@@ -33,6 +34,7 @@ int perform(const Command& command) {
         using Options = std::remove_cvref_t<decltype(options)>;
         if constexpr (std::is_same_v<Options, TrainOptions>) return train(options, console);
         if constexpr (std::is_same_v<Options, EvaluateOptions>) return evaluate(options, console);
+        if constexpr (std::is_same_v<Options, GenerateOptions>) return generate(options, console);
         if constexpr (std::is_same_v<Options, CompareOptions>) return compare(options, console);
         if constexpr (std::is_same_v<Options, PlanOptions>) return print_plan(options, console);
         if constexpr (std::is_same_v<Options, ProfileCommandOptions>) return profile(options, console);

@@ -1,50 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "mamba_geometry.hpp"
 #include "operations.hpp"
 
 #include <encore/kernels/causal_convolution.hpp>
 #include <encore/kernels/gated_normalization.hpp>
-#include <encore/kernels/state_space.hpp>
 
 namespace encore::model {
 
 namespace {
-
-/// What the Mamba segments' bodies need to know of the model: sizes, and where the input projection's row has what.
-struct MambaGeometry {
-  kernels::StateSpaceShape scan;
-  std::int64_t norm_groups;
-  double epsilon;
-
-  std::int64_t inner() const { return scan.heads * scan.head_dim; }
-  std::int64_t groups_state() const { return scan.groups * scan.state; }
-  /// x, B and C, which go through the convolution.
-  std::int64_t mixed() const { return inner() + 2 * groups_state(); }
-  /// The gate, x, B, C and the raw steps.
-  std::int64_t projected() const { return inner() + mixed() + scan.heads; }
-
-  template <class Space, class T>
-  kernels::Columns<T> gate_of(const backend::Matrix<T, Space>& of) const {
-    return kernels::columns_of<T, Space>(of, 0, inner());
-  }
-  template <class Space, class T>
-  kernels::Columns<T> mixed_of(const backend::Matrix<T, Space>& of) const {
-    return kernels::columns_of<T, Space>(of, inner(), mixed());
-  }
-  template <class Space, class T>
-  kernels::Columns<T> step_of(const backend::Matrix<T, Space>& of) const {
-    return kernels::columns_of<T, Space>(of, inner() + mixed(), scan.heads);
-  }
-};
-
-template <class Space, class T, class G>
-MambaGeometry geometry_of(const StackBuilder<Space, T, G>& builder) {
-  const ModelConfiguration& model = builder.model;
-  return {{builder.shape.sequences, builder.shape.tokens, model.mamba_heads, model.mamba_head_dim,
-           model.mamba_state, model.mamba_groups, model.mamba_chunk, model.mamba_step_minimum,
-           model.mamba_step_maximum},
-          model.mamba_norm_groups,
-          model.norm_epsilon};
-}
 
 /// The kernels of a block between its projections, on its buffers.
 template <class Space, class T>
@@ -109,7 +72,7 @@ struct MambaKernels {
 template <class Space, class T, class G>
 void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name, MambaBuffers& b) {
   using A = Accumulator<T>;
-  const MambaGeometry geometry = geometry_of(builder);
+  const MambaGeometry geometry = mamba_geometry_of(builder);
   const kernels::StateSpaceShape& scan = geometry.scan;
   const std::int64_t tokens = builder.tokens();
   b.normalized = builder.template add<T>(name + "/normalized", {tokens, builder.model.hidden});
@@ -130,7 +93,7 @@ template <class Space, class T, class G>
 void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, const std::string& name,
                         const MambaBuffers& b, std::optional<BufferId> result) {
   using Ops = Operations<Space, T>;
-  const MambaGeometry geometry = geometry_of(builder);
+  const MambaGeometry geometry = mamba_geometry_of(builder);
   std::optional<BufferId> undropped;
   if (builder.drops() && result)
     undropped = builder.template add<T>(name + "/undropped", {builder.tokens(), builder.model.hidden});
@@ -211,7 +174,7 @@ template <class Space, class T, class G>
 BackwardBuffers add_backward_buffers(StackBuilder<Space, T, G>& builder, const std::string& name,
                                      const MambaBuffers& b) {
   using A = Accumulator<T>;
-  const MambaGeometry geometry = geometry_of(builder);
+  const MambaGeometry geometry = mamba_geometry_of(builder);
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
   const std::int64_t taps = builder.model.mamba_convolution;
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
@@ -280,7 +243,7 @@ std::vector<LinearGradient> append_mamba_backward(StackBuilder<Space, T, G>& bui
                                                   BufferId residual) {
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/mamba";
-  const MambaGeometry geometry = geometry_of(builder);
+  const MambaGeometry geometry = mamba_geometry_of(builder);
   const bool delayed = builder.shape.delay_weight_gradients;
   const BranchGradient output_gradient = branch_gradient(builder, name, residual);
   const BackwardBuffers g = add_backward_buffers(builder, name, b);

@@ -4,6 +4,7 @@
 #include <encore/model/files/huggingface_configuration.hpp>
 #include <encore/model/files/safetensors_file.hpp>
 #include <encore/model/files/safetensors_writer.hpp>
+#include <encore/model/generator.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -214,6 +215,27 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
   load_expert_biases(file, trainer);
   if (resumes) trainer.restore(loaded.steps_done, positions);
   return loaded;
+}
+
+void load_weights(const std::filesystem::path& path, Generator& generator) {
+  const SafetensorsFile file(path);
+  const std::vector<ParameterSlice> slices = generator.layout().slices_in(
+      [&file](const std::string& name) { return file.contains(name_in(file, name)); });
+  const std::vector<ParameterSlice>& biases = generator.layout().expert_biases();
+  std::set<std::string> known;
+  for (const ParameterSlice& slice : slices) {
+    tensor_of(file, name_in(file, slice.name), slice.shape);
+    known.insert(name_in(file, slice.name));
+    for (const StoredArray& stored : stored_arrays) known.insert(std::string(stored.prefix) + slice.name);
+  }
+  for (const ParameterSlice& slice : biases) {
+    tensor_of(file, slice.name, slice.shape);
+    known.insert(slice.name);
+  }
+  refuse_strangers(file, known, generator.configuration().model);
+  for (const ParameterSlice& slice : slices)
+    generator.set_weights(slice, file.float32(name_in(file, slice.name)));
+  for (const ParameterSlice& slice : biases) generator.set_expert_biases(slice, file.float32(slice.name));
 }
 
 }  // namespace encore::model

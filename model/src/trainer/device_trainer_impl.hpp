@@ -8,6 +8,7 @@
 #include "device_trainer_profile.hpp"
 #include "device_trainer_state.hpp"
 #include "device_trainer_validation.hpp"
+#include "initial_weights.hpp"
 #include "kernel_labels.hpp"
 
 #include <encore/backend/error.hpp>
@@ -157,38 +158,12 @@ graph::Bindings DeviceTrainer<Space, T, G>::bind(const Shaped& shaped, std::byte
   return bindings;
 }
 
-/// What a parameter starts from; `draw` is a number of its own among all that are drawn.
-template <class Space, class Element>
-void fill_initial(backend::Stream<Space>& stream, const Parameter& parameter,
-                  backend::Vector<Element, Space> values, std::uint64_t seed, std::uint32_t draw) {
-  switch (parameter.initialization) {
-    case Initialization::normal:
-      return kernels::fill_normal<Space, Element>(stream, values, 0.0, parameter.deviation, seed, draw);
-    case Initialization::ones: return kernels::fill_constant<Space, Element>(stream, values, 1.0);
-    case Initialization::zeros: return kernels::fill_constant<Space, Element>(stream, values, 0.0);
-    case Initialization::uniform:
-      return kernels::fill_uniform<Space, Element>(stream, values, -parameter.deviation, parameter.deviation,
-                                                   seed, draw);
-    case Initialization::log_of_rank: return kernels::fill_log_of_rank<Space, Element>(stream, values);
-    case Initialization::inverse_softplus_of_step:
-      // Bounds of Dao and Gu's code, and of Hugging Face's Mamba2Config.
-      return kernels::fill_inverse_softplus_of_step<Space, Element>(stream, values, 0.001, 0.1, 1e-4, seed,
-                                                                    draw);
-  }
-}
-
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::initialize_weights() {
   using A = Accumulator<T>;
   auto& stream = device_.stream();
   const auto fill = [&]<class Element>(Element* data) {
-    std::uint32_t segment = 0;
-    for (const Parameter& parameter : layout_.parameters()) {
-      const backend::Vector<Element, Space> values(data + parameter.offset,
-                                                   static_cast<std::size_t>(parameter.elements()));
-      fill_initial<Space, Element>(stream, parameter, values, static_cast<std::uint64_t>(configuration_.seed),
-                                   segment++);
-    }
+    fill_initial_weights<Space>(stream, layout_, data, static_cast<std::uint64_t>(configuration_.seed));
   };
   auto* weights = reinterpret_cast<T*>(parameters_.data());
   if (main_->step.master) {
