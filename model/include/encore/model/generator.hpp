@@ -105,12 +105,12 @@ void copy_weights(Trainer& from, Generator& to);
 /// What generate() is asked for.
 struct GenerationRequest {
   std::vector<std::vector<std::int32_t>> prompts;
-  std::int64_t tokens = 64;              ///< most that are generated of each sequence
-  std::vector<std::int32_t> end_tokens;  ///< one of these ends its sequence, and is its last token
-  std::int64_t read_every = 16;          ///< steps between two looks at the tokens
+  std::int64_t tokens = 64;                   ///< most that are generated of each sequence
+  std::vector<std::int32_t> end_tokens = {};  ///< one of these ends its sequence, and is its last token
+  std::int64_t read_every = 16;               ///< steps between two looks at the tokens
   GenerationMode mode = GenerationMode::replay;
   /// Called after each look with the new tokens of each sequence.
-  std::function<void(const std::vector<std::vector<std::int32_t>>&)> progress;
+  std::function<void(const std::vector<std::vector<std::int32_t>>&)> progress = {};
 };
 
 struct GenerationResult {
