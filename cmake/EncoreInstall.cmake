@@ -23,6 +23,8 @@ foreach(folder backend kernels graph model)
 endforeach()
 install(DIRECTORY "${ENCORE_GENERATED_INCLUDE_DIR}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
+get_target_property(ENCORE_SHARED encore_backend TYPE)
+string(COMPARE EQUAL "${ENCORE_SHARED}" "SHARED_LIBRARY" ENCORE_SHARED)
 if(TARGET Kokkos::kokkos AND DEFINED Kokkos_DIR)
   set(ENCORE_KOKKOS_DIR "${Kokkos_DIR}")
 endif()
@@ -41,3 +43,4 @@ install(FILES
   "${PROJECT_SOURCE_DIR}/cmake/FindEncoreUtf8proc.cmake"
   DESTINATION "${package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+include(EncorePkgConfig)

@@ -3,18 +3,23 @@
 # Kokkos, in this order: a target of the enclosing project, an installed one that CMake finds by its own rules
 # (Kokkos_ROOT, CMAKE_PREFIX_PATH, ...), and as a last resort the one scripts/setup keeps in its cache.
 
+# Where scripts/setup keeps what it brings.
+function(encore_cache variable)
+  if(DEFINED ENV{ENCORE_CACHE})
+    set(${variable} "$ENV{ENCORE_CACHE}" PARENT_SCOPE)
+  elseif(DEFINED ENV{XDG_CACHE_HOME})
+    set(${variable} "$ENV{XDG_CACHE_HOME}/encore" PARENT_SCOPE)
+  else()
+    set(${variable} "$ENV{HOME}/.cache/encore" PARENT_SCOPE)
+  endif()
+endfunction()
+
 if(NOT TARGET Kokkos::kokkos)
   find_package(Kokkos CONFIG QUIET)
 endif()
 
 if(NOT TARGET Kokkos::kokkos)
-  if(DEFINED ENV{ENCORE_CACHE})
-    set(cache "$ENV{ENCORE_CACHE}")
-  elseif(DEFINED ENV{XDG_CACHE_HOME})
-    set(cache "$ENV{XDG_CACHE_HOME}/encore")
-  else()
-    set(cache "$ENV{HOME}/.cache/encore")
-  endif()
+  encore_cache(cache)
   if(ENCORE_REQUIRE_CUDA)
     file(GLOB prefixes "${cache}/kokkos-*-cuda-*")
     set(variant cuda)
@@ -39,6 +44,12 @@ endif()
 if(Kokkos_COMPILE_LANGUAGE STREQUAL "CUDA")
   message(FATAL_ERROR "The Kokkos at ${Kokkos_DIR} was built with Kokkos_ENABLE_COMPILE_AS_CMAKE_LANGUAGE, which "
                       "Encore does not support: use one built without it.")
+endif()
+# Until 5.0 the View on mdspan used [[no_unique_address]], which nvcc 12.9 and newer lay out differently on host and
+# device: kernels then read garbage pointers (kokkos/mdspan pull requests 434 and 435; seen with 4.7.0 and CUDA 13.0).
+if(Kokkos_ENABLE_CUDA AND DEFINED Kokkos_VERSION AND Kokkos_VERSION VERSION_LESS 5 AND NOT Kokkos_ENABLE_IMPL_VIEW_LEGACY)
+  message(FATAL_ERROR "The views of the Kokkos ${Kokkos_VERSION} at ${Kokkos_DIR} are miscompiled by nvcc: use one built "
+                      "with -DKokkos_ENABLE_IMPL_VIEW_LEGACY=ON, or Kokkos 4.7.1 or newer with its defaults.")
 endif()
 if(NOT Kokkos_ENABLE_SERIAL AND NOT Kokkos_ENABLE_OPENMP)
   message(FATAL_ERROR "The Kokkos at ${Kokkos_DIR} has no host backend that Encore uses: it needs Serial or OpenMP.")

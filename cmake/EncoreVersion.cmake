@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # <encore/backend/version.hpp> from its template, and a source that holds the git revision. That one is looked up at
-# every build and written only when it differs; -DENCORE_GIT_REVISION=<text> fixes it, for a release without .git.
+# every build and written only when it differs; -DENCORE_GIT_REVISION=<text> fixes it. An archive made by git archive
+# carries its commit in archive_revision.txt.
 # Run as a script (cmake -D SOURCE_DIR= -D OUTPUT= [-D REVISION=] -P EncoreVersion.cmake) this file writes the source.
 
 if(CMAKE_SCRIPT_MODE_FILE)
-  if(NOT REVISION)
+  # A folder without .git may lie inside another repository, whose revision would be a lie.
+  if(NOT REVISION AND EXISTS "${SOURCE_DIR}/.git")
     execute_process(
       COMMAND git -C "${SOURCE_DIR}" describe --always --abbrev=12 --dirty --exclude "*"
       OUTPUT_VARIABLE REVISION
       OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  if(NOT REVISION)
+    file(STRINGS "${SOURCE_DIR}/cmake/archive_revision.txt" line LIMIT_COUNT 1 REGEX "^[0-9a-f]+$")
+    string(SUBSTRING "${line}" 0 12 REVISION)
   endif()
   if(NOT REVISION)
     set(REVISION unknown)

@@ -109,6 +109,17 @@ python_module() { # project version sha256 (of a wheel for Python 3.10 and newer
   rm -rf "$work"
 }
 
+# A folder of a wheel that works with any Python, such as a program and what it reads.
+folder_of_wheel() { # project version folder-inside name-in-cache sha256
+  local project=$1 version=$2 folder=$3 name=$4 sha256=$5 wheel work
+  [[ -f $cache/$name/.complete ]] && return 0
+  wheel=$(pypi_file "$project" "$version" "$sha256" --only-binary=:all: --platform manylinux_2_17_x86_64)
+  work=$(mktemp -d "$cache/.$name.XXXXXX")
+  unzip -q "$wheel" "$folder/*" -d "$work"
+  install_folder "$work/$folder" "$name"
+  rm -rf "$work"
+}
+
 install_folder() { # from name-in-cache
   chmod 755 "$1"
   touch "$1/.complete"

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# encore.pc for host builds: one file for all libraries, since each links those before it. A CUDA build has none: its
+# users' sources go through Kokkos' launch compiler, which CMake sets up and a line of flags cannot. Kokkos installs no
+# .pc file itself, so that its flags and libraries stand here.
+
+if(ENCORE_HAVE_CUDA)
+  return()
+endif()
+get_target_property(kokkos_imported Kokkos::kokkos IMPORTED)
+if(NOT kokkos_imported)
+  return() # a Kokkos of the enclosing project: where it will be installed is not known here
+endif()
+
+# What is linked for an imported target, its own file before those it needs.
+function(encore_link_line variable target)
+  set(line "")
+  get_target_property(type ${target} TYPE)
+  if(NOT type STREQUAL "INTERFACE_LIBRARY")
+    foreach(configuration "" _RELEASE _RELWITHDEBINFO _NOCONFIG _NONE _DEBUG)
+      get_target_property(file ${target} IMPORTED_LOCATION${configuration})
+      if(file)
+        list(APPEND line "${file}")
+        break()
+      endif()
+    endforeach()
+  endif()
+  get_target_property(libraries ${target} INTERFACE_LINK_LIBRARIES)
+  foreach(library IN LISTS libraries)
+    if(library MATCHES "^\\$<LINK_ONLY:(.+)>$")
+      set(library "${CMAKE_MATCH_1}")
+    endif()
+    if(library MATCHES "^OpenMP::|^Threads::" OR NOT library)
+      continue() # named by flags of the compiler
+    elseif(TARGET ${library})
+      encore_link_line(part ${library})
+      list(APPEND line ${part})
+    elseif(library MATCHES "^[-/]")
+      list(APPEND line "${library}")
+    elseif(library MATCHES "^[A-Za-z0-9_.+]+$")
+      list(APPEND line "-l${library}")
+    endif()
+  endforeach()
+  # A library after everything that needs it.
+  list(REVERSE line)
+  list(REMOVE_DUPLICATES line)
+  list(REVERSE line)
+  set(${variable} "${line}" PARENT_SCOPE)
+endfunction()
+
+# Architecture flags that Kokkos hands to its users, out of $<$<COMPILE_LANGUAGE:CXX>:...>.
+get_target_property(flags Kokkos::kokkoscore INTERFACE_COMPILE_OPTIONS)
+string(REGEX REPLACE "\\$<\\$<COMPILE_LANGUAGE:CXX>:([^>]*)>" "\\1" flags "${flags}")
+list(FILTER flags INCLUDE REGEX "^-")
+list(PREPEND flags -std=c++20)
+if(Kokkos_ENABLE_OPENMP)
+  list(APPEND flags ${OpenMP_CXX_FLAGS})
+  set(openmp ${OpenMP_CXX_FLAGS})
+endif()
+encore_link_line(libraries Kokkos::kokkos)
+if(ENCORE_HAVE_OPENBLAS AND NOT ENCORE_SHARED)
+  encore_link_line(openblas EncoreOpenBLAS::openblas)
+  list(APPEND libraries ${openblas})
+endif()
+list(APPEND libraries ${openmp} -pthread)
+get_target_property(includes Kokkos::kokkoscore INTERFACE_INCLUDE_DIRECTORIES)
+list(TRANSFORM includes PREPEND -I)
+
+file(RELATIVE_PATH ENCORE_PC_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" /prefix)
+string(REGEX REPLACE "/$" "" ENCORE_PC_PREFIX "${ENCORE_PC_PREFIX}")
+list(JOIN flags " " ENCORE_PC_FLAGS)
+list(JOIN includes " " ENCORE_PC_INCLUDES)
+list(JOIN libraries " " ENCORE_PC_LIBRARIES)
+configure_file("${CMAKE_CURRENT_LIST_DIR}/encore.pc.in" "${PROJECT_BINARY_DIR}/encore.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/encore.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
