@@ -3,11 +3,26 @@
 #include <encore/backend/launch.hpp>
 
 #include <cstring>
+#include <type_traits>
 
 namespace encore::backend {
 
+namespace {
+
+/// Each stream of Serial gets an instance of its own, since a kernel locks its instance and streams of several threads
+/// must not wait for each other. An instance of OpenMP would be a pool of threads of its own.
 template <class Space>
-Stream<Space>::Stream() = default;
+Space own_instance() {
+#if defined(KOKKOS_ENABLE_SERIAL)
+  if constexpr (std::is_same_v<Space, Kokkos::Serial>) return Kokkos::Serial(Kokkos::NewInstance{});
+#endif
+  return Space();
+}
+
+}  // namespace
+
+template <class Space>
+Stream<Space>::Stream() : space_(own_instance<Space>()) {}
 
 template <class Space>
 Stream<Space>::Stream(const Space& instance) : space_(instance) {}

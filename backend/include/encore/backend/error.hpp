@@ -19,12 +19,13 @@ enum class ErrorCode {
   out_of_memory,    ///< host or device memory, or a stated memory limit, does not suffice
   capture,          ///< a run of segments cannot be, or could not be, captured
   replay_contract,  ///< a replay was asked for with something that differs from what was captured
+  communication,    ///< a rank of a group is gone, is late, or does something else than the others
   validation,       ///< a result differs from its reference, or a verdict is negative
   internal          ///< a defect of the library itself
 };
 
 /// The exit code a command gives for an error of this kind: 2 bad usage or configuration, 3 bad file,
-/// 4 device, memory or capture failure, 5 validation failed, 70 (EX_SOFTWARE) a defect.
+/// 4 failure of a device, memory, capture or communication, 5 validation failed, 70 (EX_SOFTWARE) a defect.
 constexpr int exit_code(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::usage:
@@ -34,7 +35,8 @@ constexpr int exit_code(ErrorCode code) noexcept {
     case ErrorCode::device:
     case ErrorCode::out_of_memory:
     case ErrorCode::capture:
-    case ErrorCode::replay_contract: return 4;
+    case ErrorCode::replay_contract:
+    case ErrorCode::communication: return 4;
     case ErrorCode::validation: return 5;
     case ErrorCode::internal: break;
   }
@@ -89,6 +91,9 @@ class CaptureError : public ErrorOf<ErrorCode::capture> {
   using ErrorOf::ErrorOf;
 };
 class ReplayContractError : public ErrorOf<ErrorCode::replay_contract> {
+  using ErrorOf::ErrorOf;
+};
+class CommunicationError : public ErrorOf<ErrorCode::communication> {
   using ErrorOf::ErrorOf;
 };
 class ValidationError : public ErrorOf<ErrorCode::validation> {

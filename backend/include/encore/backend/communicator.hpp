@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <encore/backend/recorded_resource.hpp>
+#include <encore/backend/stream.hpp>
+#include <encore/backend/transport.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace encore::backend {
+
+/// Collective operations of one rank on a stream: run at once, or recorded like any kernel and repeated by every
+/// replay. All ranks of the group record and replay alike. Operations of one communicator keep their order, also where
+/// a recorded graph has branches; those of different ones do not. Used by one thread at a time.
+///
+/// T is float, double, bfloat16, int32_t or int64_t. Nothing here allocates or waits for the device. Throws
+/// CommunicationError when a rank is gone or late, and CaptureError after close().
+template <class Space>
+class Communicator {
+ public:
+  /// `name` is what errors call the group, as in "data".
+  Communicator(std::string name, std::shared_ptr<Transport> transport);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
+
+  const std::string& name() const { return resource_.name(); }
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+  std::string description() const { return transport_->description(); }
+
+  /// values[i] = the reduction of all ranks' values[i].
+  template <class T>
+  void all_reduce(Stream<Space>& stream, const char* label, Vector<T, Space> values, Reduction reduction);
+  /// result[i] = the reduction of all ranks' values[rank * result.size() + i]; `values` has size() times as many
+  /// elements. `result` may be that stretch of `values` itself, or must not overlap it.
+  template <class T>
+  void reduce_scatter(Stream<Space>& stream, const char* label, Vector<const T, Space> values,
+                      Vector<T, Space> result, Reduction reduction);
+  /// result[r * values.size() + i] = rank r's values[i]. `values` may be this rank's stretch of `result`.
+  template <class T>
+  void all_gather(Stream<Space>& stream, const char* label, Vector<const T, Space> values,
+                  Vector<T, Space> result);
+  /// values[i] = that of rank `root`.
+  template <class T>
+  void broadcast(Stream<Space>& stream, const char* label, Vector<T, Space> values, int root);
+  /// With values and result [size(), n]: result[r, i] = rank r's values[rank, i]. The two must not overlap.
+  template <class T>
+  void all_to_all(Stream<Space>& stream, const char* label, Vector<const T, Space> values,
+                  Vector<T, Space> result);
+
+  /// Names of the graphs alive that recorded an operation.
+  std::vector<std::string> graphs() const { return resource_.graphs(); }
+  /// Leaves the group. Throws CaptureError at once, naming the graphs, while there are any. Does nothing the second
+  /// time.
+  void close() { resource_.close(); }
+
+ private:
+  template <class Call>
+  void run(Stream<Space>& stream, const char* label, const Access& reads, const Access& writes,
+           const Call& call);
+  void require_sizes(const char* label, std::size_t whole, std::size_t part) const;
+
+  std::shared_ptr<Transport> transport_;
+  std::shared_ptr<std::byte> order_;  ///< what every operation is said to write: keeps them in order
+  RecordedResource resource_;
+};
+
+}  // namespace encore::backend
