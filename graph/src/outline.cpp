@@ -116,6 +116,12 @@ std::size_t Outline::add_segment(Segment segment) {
   return index;
 }
 
+std::vector<Segment> Outline::take_segments() {
+  segment_names_.clear();
+  segments_signature_ = Hash::basis;
+  return std::exchange(segments_, {});
+}
+
 std::optional<BufferId> Outline::find_buffer(std::string_view name) const {
   const auto found = buffer_names_.find(std::string(name));
   if (found == buffer_names_.end()) return std::nullopt;

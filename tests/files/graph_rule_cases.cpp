@@ -147,7 +147,6 @@ const std::vector<RuleCase>& refused_cases() {
       {separate_without_graphs,
        {"graph.impl=none", "graph.optimizer=separate"},
        {{"graph.impl=none", "graph.optimizer=eager"}, {"graph.impl=none"}}},
-      {several_devices, {"parallel.data=2"}, {{"parallel.data=1"}}},
       {several_devices, {"parallel.tensor=4"}, {{"parallel.tensor=1"}}},
       {several_devices, {"parallel.expert=8"}, {{"parallel.expert=1"}}},
       {bucket_beyond_sequence,

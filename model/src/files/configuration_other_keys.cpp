@@ -66,7 +66,9 @@ std::vector<Key> other_keys() {
           "graph.checksums", "false",
           "keep checksums at the boundary of every segment, so that the first bad one of a step is known; "
           "rows of experts, of which only the device knows which are used, are not checked"),
-      one_rank<parallel, &Parallel::data>("parallel.data", "data-parallel ranks"),
+      whole<parallel, &Parallel::data>("parallel.data", from(1, 1 << 20), "1",
+                                       "ranks that each train on batches of their own; train.microbatch and "
+                                       "train.microbatches count for one"),
       one_rank<parallel, &Parallel::tensor>("parallel.tensor", "tensor-parallel ranks"),
       one_rank<parallel, &Parallel::expert>("parallel.expert", "expert-parallel ranks"),
       whole<parallel, &Parallel::pipeline>(

@@ -177,7 +177,8 @@ template <class Space, class T, class G>
 std::uint32_t StackBuilder<Space, T, G>::random_segment(std::int64_t microbatch, std::int64_t layer,
                                                         RandomPlace place) const {
   const std::int64_t residual = drops() ? 1 : 0;
-  const std::int64_t first = microbatch * (residual + draws_before_.back());
+  const std::int64_t among_all_ranks = shape.data.rank * shape.microbatches + microbatch;
+  const std::int64_t first = among_all_ranks * (residual + draws_before_.back());
   const auto block_of = [](RandomPlace of) -> std::vector<Block> {
     switch (of) {
       case RandomPlace::embedding: return {};

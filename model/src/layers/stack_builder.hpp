@@ -319,6 +319,14 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
 template <class Space, class T, class G>
 void append_label_count(StackBuilder<Space, T, G>& builder);
 template <class Space, class T, class G>
+void append_label_count_of_all_ranks(StackBuilder<Space, T, G>& builder);
+template <class Space, class T, class G>
+void append_metrics_of_all_ranks(StackBuilder<Space, T, G>& builder);
+/// Sums each stretch of gradients over the ranks as soon as the last microbatch has completed it. Before the optimizer's
+/// segments are there.
+template <class Space, class T, class G>
+void insert_gradient_reductions(StackBuilder<Space, T, G>& builder);
+template <class Space, class T, class G>
 void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape);
 
 }  // namespace encore::model

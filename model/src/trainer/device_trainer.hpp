@@ -18,7 +18,7 @@ using Accumulator = backend::Accumulator<T>;
 template <class Space, class T, class G>
 class DeviceTrainer final : public Trainer {
  public:
-  explicit DeviceTrainer(const Configuration& configuration);
+  DeviceTrainer(const Configuration& configuration, const RankGroups& groups);
   ~DeviceTrainer() override;
 
   const Configuration& configuration() const override { return configuration_; }
@@ -127,6 +127,6 @@ class DeviceTrainer final : public Trainer {
 
 /// The trainers of one backend.
 template <class Space>
-std::unique_ptr<Trainer> make_device_trainer(const Configuration& configuration);
+std::unique_ptr<Trainer> make_device_trainer(const Configuration& configuration, const RankGroups& groups);
 
 }  // namespace encore::model

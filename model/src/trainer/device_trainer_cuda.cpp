@@ -3,6 +3,7 @@
 
 namespace encore::model {
 
-ENCORE_IF_CUDA(template std::unique_ptr<Trainer> make_device_trainer<Kokkos::Cuda>(const Configuration&);)
+ENCORE_IF_CUDA(template std::unique_ptr<Trainer> make_device_trainer<Kokkos::Cuda>(const Configuration&,
+                                                                                   const RankGroups&);)
 
 }  // namespace encore::model

@@ -54,7 +54,7 @@ inline std::map<std::string, std::string, std::less<>> fixed_scalars(const Confi
 }
 
 template <class Space, class T, class G>
-DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration)
+DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration, const RankGroups& groups)
     : configuration_(configuration),
       tuning_(configuration.train),
       layout_(configuration.model, configuration.train.decay_all),
@@ -62,6 +62,7 @@ DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration)
       scalars_(device_.stream(), step_scalar_names(), fixed_scalars(configuration)),
       batch_copied_(batch_slots) {
   if (tuning_.cache()) device_.blas().enable_tuning(true, tuning_.cache());
+  if (groups.data) device_.join("data", groups.data);
   prepare_shapes();
   check_memory();
   allocate();
@@ -309,14 +310,14 @@ void DeviceTrainer<Space, T, G>::reset_graphs() {
 }
 
 template <class Space>
-std::unique_ptr<Trainer> make_device_trainer(const Configuration& configuration) {
+std::unique_ptr<Trainer> make_device_trainer(const Configuration& configuration, const RankGroups& groups) {
   using backend::bfloat16;
   const TrainConfiguration& train = configuration.train;
   if (train.precision == Precision::fp32)
-    return std::make_unique<DeviceTrainer<Space, float, float>>(configuration);
+    return std::make_unique<DeviceTrainer<Space, float, float>>(configuration, groups);
   if (train.gradient_type == Precision::bf16)
-    return std::make_unique<DeviceTrainer<Space, bfloat16, bfloat16>>(configuration);
-  return std::make_unique<DeviceTrainer<Space, bfloat16, float>>(configuration);
+    return std::make_unique<DeviceTrainer<Space, bfloat16, bfloat16>>(configuration, groups);
+  return std::make_unique<DeviceTrainer<Space, bfloat16, float>>(configuration, groups);
 }
 
 }  // namespace encore::model

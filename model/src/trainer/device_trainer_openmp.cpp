@@ -3,6 +3,7 @@
 
 namespace encore::model {
 
-ENCORE_IF_OPENMP(template std::unique_ptr<Trainer> make_device_trainer<Kokkos::OpenMP>(const Configuration&);)
+ENCORE_IF_OPENMP(template std::unique_ptr<Trainer> make_device_trainer<Kokkos::OpenMP>(const Configuration&,
+                                                                                       const RankGroups&);)
 
 }  // namespace encore::model

@@ -3,6 +3,7 @@
 
 namespace encore::model {
 
-ENCORE_IF_SERIAL(template std::unique_ptr<Trainer> make_device_trainer<Kokkos::Serial>(const Configuration&);)
+ENCORE_IF_SERIAL(template std::unique_ptr<Trainer> make_device_trainer<Kokkos::Serial>(const Configuration&,
+                                                                                       const RankGroups&);)
 
 }  // namespace encore::model

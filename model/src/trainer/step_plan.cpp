@@ -2,6 +2,7 @@
 #include <encore/model/step_plan.hpp>
 
 #include <encore/backend/error.hpp>
+#include <encore/backend/planned_transport.hpp>
 
 #include <fmt/format.h>
 
@@ -40,6 +41,8 @@ template <class Space, class T, class G>
 StepPlan plan_for(Purpose purpose, const Configuration& configuration, KernelLabels labels) {
   const TrainConfiguration& train = configuration.train;
   backend::Device<Space> device(static_cast<std::uint64_t>(configuration.seed));
+  if (configuration.parallel.data > 1)
+    device.join("data", backend::planned_transport(static_cast<int>(configuration.parallel.data)));
   const ParameterLayout layout(configuration.model, train.decay_all);
   if (purpose == Purpose::training) return plan_training<Space, T, G>(device, configuration, layout, labels);
   StepPlan plan;

@@ -4,6 +4,8 @@
 #include <encore/backend/error.hpp>
 #include <encore/model/memory_forecast.hpp>
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace encore::model {
@@ -17,17 +19,28 @@ DeviceError not_built(const Configuration& configuration) {
                      "another --backend");
 }
 
+void require_groups(const Configuration& configuration, const RankGroups& groups) {
+  const std::int64_t wanted = configuration.parallel.data, there = groups.data ? groups.data->size() : 1;
+  if (there == wanted) return;
+  throw ConfigurationError(
+      fmt::format("parallel.data = {}, but the trainer is made in a group of {} rank{}: start as many ranks "
+                  "as are configured",
+                  wanted, there, there == 1 ? "" : "s"));
+}
+
 }  // namespace
 
-std::unique_ptr<Trainer> make_trainer(const Configuration& configuration) {
+std::unique_ptr<Trainer> make_trainer(const Configuration& configuration, const RankGroups& groups) {
   check(configuration);
+  require_groups(configuration, groups);
   require_memory_for_parameters(configuration);
   switch (configuration.backend) {
     case BackendKind::serial:
-      ENCORE_IF_SERIAL(return make_device_trainer<Kokkos::Serial>(configuration);) break;
+      ENCORE_IF_SERIAL(return make_device_trainer<Kokkos::Serial>(configuration, groups);) break;
     case BackendKind::openmp:
-      ENCORE_IF_OPENMP(return make_device_trainer<Kokkos::OpenMP>(configuration);) break;
-    case BackendKind::cuda: ENCORE_IF_CUDA(return make_device_trainer<Kokkos::Cuda>(configuration);) break;
+      ENCORE_IF_OPENMP(return make_device_trainer<Kokkos::OpenMP>(configuration, groups);) break;
+    case BackendKind::cuda:
+      ENCORE_IF_CUDA(return make_device_trainer<Kokkos::Cuda>(configuration, groups);) break;
   }
   throw not_built(configuration);
 }

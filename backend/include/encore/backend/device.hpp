@@ -3,13 +3,19 @@
 
 #include <encore/backend/attention.hpp>
 #include <encore/backend/blas.hpp>
+#include <encore/backend/communicator.hpp>
+#include <encore/backend/error.hpp>
 #include <encore/backend/grouped_blas.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/backend/random_tracker.hpp>
 #include <encore/backend/stream.hpp>
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace encore::backend {
 
@@ -37,12 +43,26 @@ class Device {
   GroupedBlas<Space>& grouped_blas() { return grouped_blas_; }
   Attention<Space>& attention() { return attention_; }
 
+  /// Joins a group of ranks under a name, such as "data".
+  void join(const std::string& group, std::shared_ptr<Transport> transport) {
+    communicators_[group] = std::make_unique<Communicator<Space>>(group, std::move(transport));
+  }
+  bool is_in(std::string_view group) const { return communicators_.contains(group); }
+  /// Throws InternalError when the device is in no such group.
+  Communicator<Space>& communicator(std::string_view group) {
+    const auto found = communicators_.find(group);
+    if (found == communicators_.end())
+      throw InternalError("the device is in no group of ranks called '" + std::string(group) + "'");
+    return *found->second;
+  }
+
  private:
   Stream<Space> stream_;
   RandomTracker<Space> random_;
   Blas<Space> blas_;
   GroupedBlas<Space> grouped_blas_;
   Attention<Space> attention_;
+  std::map<std::string, std::unique_ptr<Communicator<Space>>, std::less<>> communicators_;
 };
 
 /// One line about the device: model, memory, threads, driver.

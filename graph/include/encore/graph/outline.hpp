@@ -87,6 +87,9 @@ class Outline {
   /// Throws InternalError when the name is taken or a buffer is unknown.
   std::size_t add_segment(Segment segment);
 
+  /// Takes all segments out, to be added anew.
+  std::vector<Segment> take_segments();
+
   const Buffer& buffer(BufferId id) const { return buffers_[static_cast<std::size_t>(id)]; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
   const std::vector<Segment>& segments() const { return segments_; }

@@ -140,6 +140,30 @@ class Program {
     bodies_.push_back(std::move(body));
   }
 
+  /// Segments to come behind the one that has an index.
+  struct Insertion {
+    std::size_t after;
+    Segment segment;
+    Body body;
+  };
+  /// Those with the same index keep their order.
+  void insert_segments(std::vector<Insertion> insertions) {
+    std::stable_sort(
+        insertions.begin(), insertions.end(),
+        [](const Insertion& first, const Insertion& second) { return first.after < second.after; });
+    std::vector<Segment> segments = outline_.take_segments();
+    std::vector<Body> bodies = std::exchange(bodies_, {});
+    auto insertion = insertions.begin();
+    for (std::size_t index = 0; index < segments.size(); ++index) {
+      add_segment(std::move(segments[index]), std::move(bodies[index]));
+      for (; insertion != insertions.end() && insertion->after == index; ++insertion)
+        add_segment(std::move(insertion->segment), std::move(insertion->body));
+    }
+    if (insertion != insertions.end())
+      throw InternalError("segment '" + insertion->segment.name +
+                          "' is to come behind one that does not exist");
+  }
+
   const Body& body(std::size_t index) const { return bodies_[index]; }
 
   void run_segment(std::size_t index, backend::Device<Space>& device, const Bindings& bindings) const {

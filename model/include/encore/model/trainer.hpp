@@ -2,6 +2,7 @@
 #pragma once
 
 #include <encore/backend/data_type.hpp>
+#include <encore/backend/transport.hpp>
 #include <encore/graph/memory_plan.hpp>
 #include <encore/graph/policy.hpp>
 #include <encore/graph/step_profile.hpp>
@@ -206,11 +207,19 @@ class Trainer {
   virtual TuningSummary tuning() const = 0;
 };
 
+/// This process' (or thread's) ends of the groups of ranks that train together. Without an end the model trains by
+/// itself; with one of a single rank the collectives are there all the same.
+struct RankGroups {
+  std::shared_ptr<backend::Transport> data = nullptr;  ///< parallel.data ranks with the same weights
+};
+
 /// Makes the trainer for the configuration's backend and precision, with weights initialised from the seed.
 /// Kokkos must be initialised. Throws ConfigurationError, DeviceError when this build lacks the backend, and
 /// OutOfMemoryError, before allocating anything, when the plan does not fit into what is free or into
-/// graph.memory_limit.
-std::unique_ptr<Trainer> make_trainer(const Configuration& configuration);
+/// graph.memory_limit. With groups every rank makes its trainer with the same configuration and sets batches of its own:
+/// train.microbatch and train.microbatches count for one rank. Throws ConfigurationError unless the groups have the
+/// sizes that the configuration says.
+std::unique_ptr<Trainer> make_trainer(const Configuration& configuration, const RankGroups& groups = {});
 
 /// Like an array's elements in numbers.
 std::vector<float> to_float(std::span<const std::byte> bytes, backend::DataType type);
