@@ -8,7 +8,9 @@
 // device took, once for the process, is setup_phases' `device`, and is not in setup_s.
 #include <encore/backend/error.hpp>
 #include <encore/backend/memory.hpp>
+#include <encore/backend/nccl_transport.hpp>
 #include <encore/backend/runtime.hpp>
+#include <encore/backend/thread_transport.hpp>
 #include <encore/backend/version.hpp>
 #include <encore/model/files/configuration_sources.hpp>
 #include <encore/model/trainer.hpp>
@@ -94,7 +96,15 @@ struct Options {
   int iterations = 30;
   bool tune = false;
   std::string tuning_cache;
+  bool collectives = false;
 };
+
+/// A group of this process alone: NCCL on CUDA, threads on hosts.
+encore::model::RankGroups group_of_one(const std::string& backend) {
+  using namespace encore::backend;
+  if (backend == "cuda") return {nccl_transport("data", make_nccl_id(), 1, 0)};
+  return {thread_transports("data", 1).front()};
+}
 
 /// The parts of setting up, each with its seconds, in their order.
 class Phases {
@@ -144,7 +154,8 @@ void run(const std::string& workload, const std::string& mode, const Options& op
     sources.assignment("graph.optimizer=" + std::string(mode == "graph" ? "joined" : "separate"));
   const Configuration configuration = sources.resolve().configuration;
   const std::size_t free_before = free_bytes(configuration.backend);
-  const auto trainer = encore::model::make_trainer(configuration);
+  const auto trainer = encore::model::make_trainer(
+      configuration, options.collectives ? group_of_one(options.backend) : encore::model::RankGroups());
   phases.end("trainer");
 
   const auto& train = configuration.train;
@@ -189,6 +200,7 @@ void run(const std::string& workload, const std::string& mode, const Options& op
       {"mode", mode},
       {"precision", std::string(encore::model::name_of(train.precision))},
       {"backend", options.backend},
+      {"collectives", options.collectives},
       {"ms", rounded(milliseconds, 4)},
       {"gpu_ms", rounded(median(device), 4)},
       {"tok_s", std::llround(static_cast<double>(count) / milliseconds * 1e3)},
@@ -229,6 +241,8 @@ int main(int argc, char** argv) {
   app.add_option("--iters", options.iterations, "Timed steps")->check(CLI::Range(1, 100000));
   auto* tune = app.add_flag("--tune", options.tune, "Pick the algorithms of matrix products by measurement");
   app.add_option("--tuning-cache", options.tuning_cache, "File that keeps what --tune picks")->needs(tune);
+  app.add_flag("--collectives", options.collectives,
+               "With the collectives of data parallel ranks, in a group of one");
   CLI11_PARSE(app, argc, argv);
   try {
     const auto start = Clock::now();
