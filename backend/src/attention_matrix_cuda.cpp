@@ -101,7 +101,7 @@ void launch_on_hopper(Stream<Cuda>& stream, const char* label, Accesses accesses
   stream.note_flops(flops);
   if (stream.mode() == StreamMode::prime) HopperAttention::load();
   if (stream.runs_nothing()) return;
-  const NodeScope node(stream, accesses);
+  const NodeScope node(stream, label, accesses);
   run(node.follows_kernel());
 }
 #endif

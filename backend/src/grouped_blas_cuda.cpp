@@ -112,7 +112,7 @@ struct GroupedBlas<Space>::Implementation {
     stream.note_launch(label, work.accesses);
     stream.note_flops(work.flops);
     if (stream.runs_nothing()) return;
-    const impl::NodeScope node(stream, work.accesses);
+    const impl::NodeScope node(stream, label, work.accesses);
     product.begins = groups.begins;
     product.ends = groups.ends;
     product.groups = static_cast<std::int32_t>(groups.groups);

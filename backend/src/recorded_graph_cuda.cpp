@@ -7,6 +7,8 @@
 #include <encore/backend/launch.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/backend/recorded_graph.hpp>
+#include <encore/backend/region.hpp>
+#include <encore/backend/tool_events.hpp>
 
 #include <cuda_runtime.h>
 
@@ -107,6 +109,7 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
       resources_(std::make_unique<ResourceUses>(name_)),
       recording_(std::make_unique<Recording>()) {
   const cudaStream_t native = stream.execution_space().cuda_stream();
+  const Region capture_region(stream, RegionKind::capture, name_);
   auto start = std::chrono::steady_clock::now();
   impl::RecordingScope<Kokkos::Cuda> scope(stream, labels_, *resources_);
   {
@@ -116,6 +119,8 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
   scope.drop_labels();
   impl::GraphBranches order(native, name_);
   {
+    const Region region(stream, RegionKind::record, name_);
+    const impl::CaptureWithTools tools;
     const ModeScope<Kokkos::Cuda> record(stream, StreamMode::record);
     CaptureScope capture(native, name_);
     const BranchRecorderScope ordered(stream, order);
@@ -136,6 +141,7 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
   recording_->memory_nodes = impl::replace_memory_nodes(recording_->graph.get(), name_);
   record_seconds_ = seconds_since(start);
 
+  const Region region(stream, RegionKind::instantiate, name_);
   const std::size_t free_before = available_memory<Kokkos::Cuda>();
   start = std::chrono::steady_clock::now();
   check_capture(cudaGraphGetNodes(recording_->graph.get(), nullptr, &recording_->nodes), name_);
@@ -170,6 +176,7 @@ template <>
 void RecordedGraph<Kokkos::Cuda>::replay() {
   resources_->check();
   stream_->count_replay();
+  const Region region(*stream_, RegionKind::replay, name_);
   check_cuda(cudaGraphLaunch(recording_->executable.get(), stream_->execution_space().cuda_stream()),
              name_.c_str());
 }

@@ -2,6 +2,8 @@
 #include "recording_scope.hpp"
 
 #include <encore/backend/recorded_graph.hpp>
+#include <encore/backend/region.hpp>
+#include <encore/backend/tool_events.hpp>
 
 #include <chrono>
 #include <utility>
@@ -20,6 +22,7 @@ RecordedGraph<Space>::RecordedGraph(Stream<Space>& stream, std::string name,
       name_(std::move(name)),
       resources_(std::make_unique<ResourceUses>(name_)),
       recording_(std::make_unique<Recording>()) {
+  const Region capture(stream, RegionKind::capture, name_);
   const auto start = std::chrono::steady_clock::now();
   impl::RecordingScope<Space> scope(stream, labels_, *resources_);
   {
@@ -28,11 +31,16 @@ RecordedGraph<Space>::RecordedGraph(Stream<Space>& stream, std::string name,
   }
   scope.drop_labels();
   {
+    const Region region(stream, RegionKind::record, name_);
+    const impl::CaptureWithTools tools;
     const ModeScope<Space> record(stream, StreamMode::record, &recording_->tape);
     body();
   }
   const auto recorded = std::chrono::steady_clock::now();
-  recording_->tape.finish();
+  {
+    const Region region(stream, RegionKind::instantiate, name_);
+    recording_->tape.finish();
+  }
   record_seconds_ = std::chrono::duration<double>(recorded - start).count();
   instantiate_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - recorded).count();
 }
@@ -57,6 +65,7 @@ template <class Space>
 void RecordedGraph<Space>::replay() {
   resources_->check();
   stream_->count_replay();
+  const Region region(*stream_, RegionKind::replay, name_);
   recording_->tape.replay(stream_->threads());
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "copy_event.hpp"
+
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
 
@@ -80,6 +82,8 @@ void Stream<Kokkos::Cuda>::copy_to_host(void* host, const void* device, std::siz
   refuse_while_recording("host copy", label);
   if (runs_nothing()) return;
   ++counters_.host_copies;
+  const impl::CopyEvent event(label, Kokkos::HostSpace::name(), host, Kokkos::CudaSpace::name(), device,
+                              bytes);
   check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, space_.cuda_stream()), label);
 }
 
@@ -89,6 +93,8 @@ void Stream<Kokkos::Cuda>::copy_to_device(void* device, const void* host, std::s
   refuse_while_recording("host copy", label);
   if (runs_nothing()) return;
   ++counters_.host_copies;
+  const impl::CopyEvent event(label, Kokkos::CudaSpace::name(), device, Kokkos::HostSpace::name(), host,
+                              bytes);
   check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, space_.cuda_stream()), label);
 }
 

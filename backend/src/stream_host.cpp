@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "copy_event.hpp"
+
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
 
@@ -63,6 +65,8 @@ void Stream<Space>::copy_to_host(void* host, const void* device, std::size_t byt
   refuse_while_recording("host copy", label);
   if (runs_nothing()) return;
   ++counters_.host_copies;
+  const impl::CopyEvent event(label, Kokkos::HostSpace::name(), host, Kokkos::HostSpace::name(), device,
+                              bytes);
   if (bytes > 0) std::memcpy(host, device, bytes);  // An empty array may have a null address.
 }
 

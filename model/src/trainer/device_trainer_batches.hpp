@@ -180,6 +180,7 @@ void DeviceTrainer<Space, T, G>::set_batch(std::span<const std::int32_t> ids,
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::set_batch(std::span<const std::int32_t> ids,
                                            std::span<const std::int32_t> labels, const BatchShape& shape) {
+  const backend::Region region(device_.stream(), backend::RegionKind::data);
   require_shape(shape);
   check_tokens(ids, labels, static_cast<std::size_t>(shape.elements()));
   const Choice choice = choose(shape);

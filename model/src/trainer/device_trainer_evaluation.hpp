@@ -75,6 +75,7 @@ double DeviceTrainer<Space, T, G>::evaluate(std::span<const std::int32_t> ids,
                                             std::span<const std::int32_t> labels) {
   Evaluation& e = evaluation();
   auto& stream = device_.stream();
+  const backend::Region region(stream, backend::RegionKind::evaluation);
   const std::size_t bytes = e.step.program.outline().buffer(e.step.ids).bytes();
   check_tokens(ids, labels, bytes / sizeof(std::int32_t));
   stream.copy_to_device(e.batch.data(), ids.data(), bytes, "evaluation ids");

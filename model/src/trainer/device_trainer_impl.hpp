@@ -221,6 +221,7 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Exe
                                                 bool eagerly) {
   const auto start = std::chrono::steady_clock::now();
   auto& stream = device_.stream();
+  const backend::Region region(stream, backend::RegionKind::step);
   scalars_.set("learning_rate", learning_rate);
   scalars_.set("step", static_cast<double>(steps_done_ + 1));
   scalars_.upload(stream);

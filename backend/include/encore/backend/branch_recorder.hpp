@@ -2,6 +2,7 @@
 #pragma once
 
 #include <encore/backend/stream.hpp>
+#include <encore/backend/tool_events.hpp>
 
 namespace encore::backend {
 
@@ -19,11 +20,12 @@ class BranchRecorder {
 
 namespace impl {
 
-/// One launch.
+/// One launch, for the graph that is being recorded and for a tool that watches.
 class NodeScope {
  public:
   template <class Space>
-  NodeScope(const Stream<Space>& stream, Accesses accesses) : recorder_(stream.branch_recorder()) {
+  NodeScope(const Stream<Space>& stream, const char* label, Accesses accesses)
+      : event_(stream, label), recorder_(stream.branch_recorder()) {
     if (recorder_ != nullptr) follows_kernel_ = recorder_->begin(accesses, stream.branch());
   }
   ~NodeScope() {
@@ -35,6 +37,7 @@ class NodeScope {
   bool follows_kernel() const { return follows_kernel_; }
 
  private:
+  LaunchEvent event_;
   BranchRecorder* recorder_;
   bool follows_kernel_ = false;
 };

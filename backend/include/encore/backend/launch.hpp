@@ -42,6 +42,7 @@ void run_or_record(Stream<Space>& stream, const char* label, Accesses accesses, 
                    std::size_t scratch_bytes, Tape::Chunk chunk, const Functor& functor) {
   if (stream.runs_nothing()) return;
   if (stream.mode() == StreamMode::record) {
+    const LaunchEvent event(stream, label);
     stream.tape()->append(label, accesses, size, scratch_bytes, chunk, functor);
   } else {
     run_shares(stream, label, size, scratch_bytes, chunk, &functor);
@@ -94,7 +95,7 @@ void launch_native(Stream<Space>& stream, const char* label, Accesses accesses, 
     impl::run_or_record(stream, label, accesses, 1, 0, &impl::run_range_share<decltype(functor)>, functor);
   } else {
     if (stream.runs_nothing()) return;
-    const impl::NodeScope node(stream, accesses);
+    const impl::NodeScope node(stream, label, accesses);
     call();
   }
 }

@@ -85,7 +85,7 @@ void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Accesses ac
   if (stream.mode() == StreamMode::list) return;
   if (stream.mode() == StreamMode::prime) return impl::prime_cuda(kernel, 0, label);
   const std::int64_t blocks = (range.size + impl::range_threads - 1) / impl::range_threads;
-  const impl::NodeScope node(stream, accesses);
+  const impl::NodeScope node(stream, label, accesses);
   impl::queue_on_cuda(kernel, blocks, impl::range_threads, 0, stream.execution_space().cuda_stream(),
                       node.follows_kernel(), label, functor, range.size);
 }
@@ -98,7 +98,7 @@ void launch_on_cuda(Stream<Kokkos::Cuda>& stream, const char* label, Accesses ac
   if (stream.mode() == StreamMode::prime || teams.scratch_bytes > 48 * 1024)
     impl::prime_cuda(kernel, teams.scratch_bytes, label);
   if (stream.mode() == StreamMode::prime) return;
-  const impl::NodeScope node(stream, accesses);
+  const impl::NodeScope node(stream, label, accesses);
   impl::queue_on_cuda(kernel, teams.league, Threads, teams.scratch_bytes,
                       stream.execution_space().cuda_stream(), node.follows_kernel(), label, functor);
 }

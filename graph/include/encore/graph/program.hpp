@@ -3,6 +3,7 @@
 
 #include <encore/backend/device.hpp>
 #include <encore/backend/error.hpp>
+#include <encore/backend/region.hpp>
 #include <encore/graph/memory_plan.hpp>
 #include <encore/graph/outline.hpp>
 
@@ -167,7 +168,9 @@ class Program {
   const Body& body(std::size_t index) const { return bodies_[index]; }
 
   void run_segment(std::size_t index, backend::Device<Space>& device, const Bindings& bindings) const {
-    Execution<Space> execution(device, outline_, bindings, outline_.segments()[index]);
+    const Segment& segment = outline_.segments()[index];
+    const backend::Region region(device.stream(), backend::RegionKind::segment, segment.name);
+    Execution<Space> execution(device, outline_, bindings, segment);
     bodies_[index](execution);
   }
 
