@@ -16,7 +16,11 @@ install(TARGETS ${libraries} EXPORT EncoreTargets
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(EXPORT EncoreTargets NAMESPACE Encore:: DESTINATION "${package_dir}")
 
-foreach(folder backend kernels graph model)
+set(folders backend kernels graph model)
+if(ENCORE_ENABLE_C_API)
+  list(APPEND folders bindings/c)
+endif()
+foreach(folder IN LISTS folders)
   if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/include")
     install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
   endif()
@@ -31,6 +35,8 @@ endif()
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/EncoreConfig.cmake.in" "${PROJECT_BINARY_DIR}/EncoreConfig.cmake"
   INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/EncoreConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
+get_property(ENCORE_COMPONENTS GLOBAL PROPERTY ENCORE_COMPONENTS)
+list(JOIN ENCORE_COMPONENTS " " ENCORE_COMPONENTS)
 configure_file("${PROJECT_SOURCE_DIR}/cmake/EncoreSettings.cmake.in" "${PROJECT_BINARY_DIR}/EncoreSettings.cmake" @ONLY)
 install(FILES
   "${PROJECT_BINARY_DIR}/EncoreConfig.cmake"

@@ -6,8 +6,9 @@
 # encore_settings(<target> [PORTABLE])
 #   Language level, warnings, host architecture and sanitizers, alike for every target. PORTABLE: no -march, for code that
 #   gains nothing from it; host and CUDA builds then share its objects through ccache.
-# encore_library(<name> [LINK <target>...])
-#   The library encore_<name> from src/, exported as Encore::<name>, with the public headers of include/.
+# encore_library(<name> [FOLDER <folder>] [LINK <target>...])
+#   The library encore_<name> from src/, exported as Encore::<name>, with the public headers of <folder>/include/, or of
+#   <name>/include/.
 
 include(CheckCXXCompilerFlag)
 
@@ -79,8 +80,11 @@ function(encore_host_objects target)
 endfunction()
 
 function(encore_library name)
-  cmake_parse_arguments(arg "" "" "LINK;SOURCES" ${ARGN})
+  cmake_parse_arguments(arg "" "FOLDER" "LINK;SOURCES" ${ARGN})
   set(target encore_${name})
+  if(NOT arg_FOLDER)
+    set(arg_FOLDER ${name})
+  endif()
   if(NOT arg_SOURCES)
     file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/none.cpp" "")
     set(arg_SOURCES "${CMAKE_CURRENT_BINARY_DIR}/none.cpp")
@@ -88,7 +92,7 @@ function(encore_library name)
   add_library(${target} ${arg_SOURCES})
   add_library(Encore::${name} ALIAS ${target})
   encore_settings(${target})
-  encore_include_directories(${target} ${name})
+  encore_include_directories(${target} ${arg_FOLDER})
   target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/src")
   target_link_libraries(${target} PUBLIC ${arg_LINK})
   set_target_properties(${target} PROPERTIES
@@ -98,4 +102,5 @@ function(encore_library name)
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     INSTALL_RPATH "$ORIGIN")
   set_property(GLOBAL APPEND PROPERTY ENCORE_LIBRARIES ${target})
+  set_property(GLOBAL APPEND PROPERTY ENCORE_COMPONENTS ${name})
 endfunction()

@@ -40,6 +40,7 @@ class DeviceTrainer final : public Trainer {
   double evaluate(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) override;
   std::vector<float> logits() override;
   std::optional<backend::DataType> type_of(ParameterArray array) const override;
+  std::byte* address(ParameterArray array) const override;
   std::vector<std::byte> read(ParameterArray array, const ParameterSlice& slice) override;
   void write(ParameterArray array, const ParameterSlice& slice, std::span<const std::byte> bytes) override;
   void set_weights(const ParameterSlice& slice, std::span<const float> values) override;
@@ -91,7 +92,6 @@ class DeviceTrainer final : public Trainer {
 
   void check_tokens(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                     std::size_t expected) const;
-  std::byte* address(ParameterArray array) const;
   std::int64_t elements_of(ParameterArray array) const;
   Evaluation& evaluation();
   void require_memory_for_evaluation(std::size_t bytes) const;

@@ -182,6 +182,9 @@ class Trainer {
 
   /// Type of an array's elements; nothing when the configuration has no such array.
   virtual std::optional<backend::DataType> type_of(ParameterArray array) const = 0;
+  /// Where an array begins in the device's memory, for as long as the trainer lives. Steps read and write it there.
+  /// Weights written there are overwritten by the next step where there are master weights. nullptr: no such array.
+  virtual std::byte* address(ParameterArray array) const = 0;
   /// The bytes of a stretch of an array; waits for the device.
   virtual std::vector<std::byte> read(ParameterArray array, const ParameterSlice& slice) = 0;
   virtual void write(ParameterArray array, const ParameterSlice& slice, std::span<const std::byte> bytes) = 0;
