@@ -90,6 +90,14 @@ int encore_runtime_objects(const encore_runtime* runtime, size_t* count) {
   });
 }
 
+int encore_runtime_device(const encore_runtime* runtime, int* device) {
+  return encore::c::guarded([&] {
+    encore::c::require_pointer(runtime, "runtime");
+    encore::c::require_pointer(device, "device");
+    *device = Kokkos::device_id();
+  });
+}
+
 int encore_has_backend(encore_backend backend) {
   for (const encore::backend::Backend built : encore::backend::built_backends())
     if (static_cast<int>(built) == static_cast<int>(backend)) return 1;

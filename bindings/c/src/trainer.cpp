@@ -192,6 +192,19 @@ int encore_trainer_evaluate(encore_trainer* trainer, const int32_t* ids, const i
                                  std::to_string(train.microbatch));
       const auto count = static_cast<std::size_t>(sequences * train.seq);
       *loss = model.evaluate(std::span(ids, count), std::span(labels, count));
+      state_of(trainer).evaluated_sequences = sequences;
+    });
+  });
+}
+
+int encore_trainer_logits_shape(const encore_trainer* trainer, int64_t shape[3]) {
+  return guarded([&] {
+    require_pointer(shape, "shape");
+    encore::c::TrainerState& state = state_of(trainer);
+    state.with_trainer([&](Trainer& model) {
+      shape[0] = state.evaluated_sequences;
+      shape[1] = model.configuration().train.seq;
+      shape[2] = model.configuration().model.vocab;
     });
   });
 }

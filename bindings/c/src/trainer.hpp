@@ -31,7 +31,8 @@ class TrainerState : public Object {
   /// A parameter by its own name, or that of a published file's tensor. Throws UsageError with the nearest name.
   const model::ParameterSlice& slice(const char* name) const;
 
-  std::string eager_reason;  ///< of the last step
+  std::string eager_reason;              ///< of the last step
+  std::int64_t evaluated_sequences = 0;  ///< by the last evaluation
 
  protected:
   void end() noexcept override { trainer_.reset(); }

@@ -31,6 +31,9 @@ ENCORE_API int encore_runtime_destroy(encore_runtime* runtime);
 /* How many trainers, streams and graphs are alive. */
 ENCORE_API int encore_runtime_objects(const encore_runtime* runtime, size_t* count);
 
+/* The number of the GPU that Kokkos uses, as CUDA counts them; -1 in a build without CUDA. */
+ENCORE_API int encore_runtime_device(const encore_runtime* runtime, int* device);
+
 /* 1 when this build includes the backend, else 0. Needs no runtime. */
 ENCORE_API int encore_has_backend(encore_backend backend);
 

@@ -75,6 +75,8 @@ ENCORE_API int encore_trainer_steps_done(const encore_trainer* trainer, int64_t*
  */
 ENCORE_API int encore_trainer_evaluate(encore_trainer* trainer, const int32_t* ids, const int32_t* labels,
                                        int64_t sequences, double* loss);
+/* What encore_trainer_logits gives: sequences of the last evaluation (0 before the first), train.seq, vocabulary. */
+ENCORE_API int encore_trainer_logits_shape(const encore_trainer* trainer, int64_t shape[3]);
 /* Of the last evaluation, to host memory of `count` floats: [sequences, train.seq, vocabulary]. */
 ENCORE_API int encore_trainer_logits(encore_trainer* trainer, float* logits, size_t count);
 
