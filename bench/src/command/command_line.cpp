@@ -281,7 +281,11 @@ void add_generate(CLI::App& app, GenerateOptions& options) {
   app.add_option("--end-token", options.end_tokens, "a token that ends a text; may be repeated")
       ->type_name("ID")
       ->allow_extra_args(false);
-  app.add_flag("--bytes", options.bytes, "tokens are bytes, although the vocabulary is larger");
+  auto* tokenizer = app.add_option("--tokenizer", options.tokenizer,
+                                   "tokenizer.json of Hugging Face, or its folder, between text and tokens")
+                        ->type_name("FILE");
+  app.add_flag("--bytes", options.bytes, "tokens are bytes, although the vocabulary is larger")
+      ->excludes(tokenizer);
   auto* eager =
       app.add_flag("--eager", options.eager, "launch the kernels of every step instead of replaying them");
   app.add_flag("--compare", options.compare, "generate the same eagerly, compare, and tell both rates")
@@ -289,13 +293,9 @@ void add_generate(CLI::App& app, GenerateOptions& options) {
   add_threads(app, options.threads);
   app.add_flag("--json", options.json, "print one JSON object and nothing else");
   app.footer(
-      "Prints the prompt and what follows as it comes, and then a line on standard error. A model of 256 "
-      "tokens "
-      "writes\n"
-      "bytes; for others prompt and text are token ids, unless --bytes says otherwise. --seed decides what "
-      "is drawn. "
-      "\n"
-      "Without --load the weights are random.");
+      "Prints the prompt and what follows as it comes, then a line on standard error. A model of 256 tokens\n"
+      "writes bytes; for others prompt and text are token ids unless there is a --tokenizer. --seed decides\n"
+      "what is drawn. Without --load the weights are random.");
 }
 
 void add_information(CLI::App& app, InformationOptions& options) {

@@ -22,17 +22,22 @@ namespace encore::command {
 
 namespace {
 
-struct Prompt {
-  std::string text;
-  std::string source;
-};
+TokenText text_form(const GenerateOptions& options, std::int64_t vocabulary) {
+  if (options.tokenizer) return TokenText(model::Tokenizer::load(*options.tokenizer));
+  const bool bytes = options.bytes || vocabulary == 256;
+  return {bytes ? TokenText::Form::bytes : TokenText::Form::numbers, vocabulary};
+}
 
-Prompt prompt_of(const GenerateOptions& options, const TokenText& form) {
+std::vector<std::int32_t> prompt_of(const GenerateOptions& options, const TokenText& form) {
   constexpr std::size_t most_bytes = std::size_t{1} << 24;
-  if (options.prompt_file)
-    return {model::read_text_file(*options.prompt_file, most_bytes),
-            "'" + options.prompt_file->string() + "'"};
-  return {options.prompt.value_or(form.default_prompt()), "--prompt"};
+  if (!options.prompt && !options.prompt_file) return form.beginning();
+  const std::string source = options.prompt_file ? "'" + options.prompt_file->string() + "'" : "--prompt";
+  const std::string text =
+      options.prompt_file ? model::read_text_file(*options.prompt_file, most_bytes) : *options.prompt;
+  std::vector<std::int32_t> tokens = form.encode(text, source);
+  if (tokens.empty())
+    throw InputFileError(fmt::format("{} is empty: a model needs at least one token to go on from", source));
+  return tokens;
 }
 
 std::string rate_text(const model::GenerationResult& result) {
@@ -83,13 +88,10 @@ int generate(const GenerateOptions& options, Console& console) {
   const model::SamplingOptions sampling{options.temperature, options.top_k, options.top_p,
                                         static_cast<std::uint64_t>(configuration.seed)};
   model::check(sampling);
-  const bool bytes = options.bytes || configuration.model.vocab == 256;
-  const TokenText form(bytes ? TokenForm::bytes : TokenForm::numbers, configuration.model.vocab);
-  const Prompt prompt = prompt_of(options, form);
-  const std::vector<std::int32_t> ids = form.encode(prompt.text, prompt.source);
-  if (ids.empty())
-    throw InputFileError(
-        fmt::format("{} is empty: a model needs at least one token to go on from", prompt.source));
+  const TokenText form = text_form(options, configuration.model.vocab);
+  const std::vector<std::int32_t> ids = prompt_of(options, form);
+  std::vector<std::int32_t> ends = form.ends();
+  ends.insert(ends.end(), options.end_tokens.begin(), options.end_tokens.end());
 
   const DeviceSession session(options.threads);
   const auto generator = model::make_generator(
@@ -102,7 +104,7 @@ int generate(const GenerateOptions& options, Console& console) {
   model::GenerationRequest request{
       .prompts = {static_cast<std::size_t>(options.sequences), ids},
       .tokens = options.tokens,
-      .end_tokens = options.end_tokens,
+      .end_tokens = ends,
       .mode = options.eager ? model::GenerationMode::eager : model::GenerationMode::replay,
       .progress = [&](const auto& fresh) { output.add(fresh); }};
   const model::GenerationResult result = model::generate(*generator, request);

@@ -57,6 +57,7 @@ struct GenerateOptions {
   ConfigurationOptions configuration;
   std::optional<std::string> prompt;
   std::optional<std::filesystem::path> prompt_file;
+  std::optional<std::filesystem::path> tokenizer;  ///< tokenizer.json, or its folder
   std::vector<std::int32_t> end_tokens;
   std::int64_t tokens = 256;
   std::int64_t sequences = 1;

@@ -10,8 +10,9 @@
 namespace encore::command {
 
 std::vector<std::int32_t> TokenText::encode(std::string_view text, const std::string& source) const {
+  if (tokenizer_) return tokenizer_->encode(text, {.recognize_specials = true, .add_specials = true});
   std::vector<std::int32_t> tokens;
-  if (form_ == TokenForm::bytes) {
+  if (form_ == Form::bytes) {
     for (const char character : text) tokens.push_back(static_cast<unsigned char>(character));
     return tokens;
   }
@@ -24,8 +25,8 @@ std::vector<std::int32_t> TokenText::encode(std::string_view text, const std::st
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), token);
     if (error != std::errc() || end != word.data() + word.size() || token < 0 || token >= vocabulary_)
       throw InputFileError(fmt::format(
-          "{} holds '{}' where a token id below {} should be: a model of other than 256 tokens reads ids, "
-          "or bytes with --bytes",
+          "{} holds '{}' where a token id below {} should be: a model of other than 256 tokens reads "
+          "ids, text with --tokenizer, or bytes with --bytes",
           source, word.substr(0, 40), vocabulary_));
     tokens.push_back(token);
     text.remove_prefix(word.size());
@@ -36,15 +37,28 @@ std::vector<std::int32_t> TokenText::encode(std::string_view text, const std::st
 std::string TokenText::decode(const std::vector<std::int32_t>& tokens, bool begins) const {
   std::string text;
   for (const std::int32_t token : tokens) {
-    if (form_ == TokenForm::bytes && token < 256) {
-      text += static_cast<char>(token);
-    } else if (form_ == TokenForm::bytes) {
-      text += fmt::format("<{}>", token);
-    } else {
+    if (form_ == Form::numbers) {
       text += fmt::format("{}{}", begins && text.empty() ? "" : " ", token);
+    } else if (tokenizer_ && tokenizer_->contains(token)) {
+      text += tokenizer_->token(token);
+    } else if (!tokenizer_ && token < 256) {
+      text += static_cast<char>(token);
+    } else {  // A model may have more tokens than its text has.
+      text += fmt::format("<{}>", token);
     }
   }
   return text;
+}
+
+std::vector<std::int32_t> TokenText::beginning() const {
+  if (form_ == Form::numbers) return {0};
+  if (tokenizer_ && tokenizer_->begin_of_text()) return {*tokenizer_->begin_of_text()};
+  return encode("\n", "a new line");
+}
+
+std::vector<std::int32_t> TokenText::ends() const {
+  if (!tokenizer_) return {};
+  return {tokenizer_->end_of_text().begin(), tokenizer_->end_of_text().end()};
 }
 
 }  // namespace encore::command
