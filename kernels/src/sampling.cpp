@@ -5,12 +5,11 @@
 
 #include "shapes.hpp"
 
-
 namespace encore::kernels {
 
 namespace {
 
-constexpr int threads = 512;
+constexpr int threads = 512, threads_of_limit = 1024;
 constexpr std::int64_t stretch = 2048;  ///< tokens that one team looks at for the best
 constexpr std::int64_t most_stretches = 64;
 
@@ -228,7 +227,7 @@ void sample_tokens(Stream<Space>& stream, const DecodeRows<Space>& rows, Matrix<
   launch(stream, "decode/sampling_limits",
          {backend::read(logits), backend::read(settings, 1), backend::read(rows.count),
           backend::write(limits, limit_elements)},
-         backend::Teams<threads>{sequences},
+         backend::Teams<threads_of_limit>{sequences},
          FindLimit{logits.data(), settings, rows.count.data(), limits, vocabulary});
   launch(
       stream, "decode/sampling_best",

@@ -99,19 +99,20 @@ int generate(const GenerateOptions& options, Console& console) {
   if (options.configuration.load) model::load_weights(*options.configuration.load, *generator);
   generator->set_sampling(sampling);
 
+  const bool eager_steps = options.eager || configuration.graph.impl == model::GraphImplementation::none;
   Output output(console, form, ids, options.json);
   output.begin();
   model::GenerationRequest request{
       .prompts = {static_cast<std::size_t>(options.sequences), ids},
       .tokens = options.tokens,
       .end_tokens = ends,
-      .mode = options.eager ? model::GenerationMode::eager : model::GenerationMode::replay,
+      .mode = eager_steps ? model::GenerationMode::eager : model::GenerationMode::replay,
       .progress = [&](const auto& fresh) { output.add(fresh); }};
   const model::GenerationResult result = model::generate(*generator, request);
   output.finish(result);
 
   std::optional<model::GenerationResult> eager;
-  if (options.compare) {
+  if (options.compare && !eager_steps) {
     request.mode = model::GenerationMode::eager;
     request.progress = nullptr;
     eager = model::generate(*generator, request);
@@ -125,7 +126,7 @@ int generate(const GenerateOptions& options, Console& console) {
     nlohmann::ordered_json object{{"prompt", form.decode(ids, true)},
                                   {"prompt_tokens", ids.size()},
                                   {"texts", texts},
-                                  {options.eager ? "eager" : "replay", json_of(result)}};
+                                  {eager_steps ? "eager" : "replay", json_of(result)}};
     if (eager) object["eager"] = json_of(*eager);
     if (eager) object["equal"] = equal;
     object["graph_nodes"] = generator->graph_nodes();
@@ -141,8 +142,8 @@ int generate(const GenerateOptions& options, Console& console) {
     print_json(object, console);
   } else {
     std::string line = fmt::format("encore: {}", rate_text(result));
-    if (options.eager) line += " eagerly";
-    if (!options.eager) line += fmt::format(" by replay of {} kernels", generator->graph_nodes());
+    if (eager_steps) line += " eagerly";
+    if (!eager_steps) line += fmt::format(" by replay of {} kernels", generator->graph_nodes());
     if (eager) line += fmt::format(", {} eagerly", rate_text(*eager));
     line += fmt::format(", {} of which {} keys and values", bytes_text(static_cast<double>(memory.total())),
                         bytes_text(static_cast<double>(memory.keys_and_values)));

@@ -73,7 +73,8 @@ class DeviceGenerator final : public Generator {
       longest = std::max(longest, lengths_.back());
     }
     copy_to(decode_.step.tokens, tokens.data(), tokens.size() * sizeof(std::int32_t), "prompts");
-    for (const graph::BufferId id : {decode_.step.first, decode_.step.windows, decode_.step.states})
+    const std::vector<graph::BufferId> cleared{decode_.step.first, decode_.step.windows, decode_.step.states};
+    for (const graph::BufferId id : cleared)
       device_.stream().clear(address(id), bytes_of(id), "start of generation");
     // All but the last token, which the first step takes.
     for (std::int64_t begin = 0; begin < longest - 1; begin += options_.prompt_tokens) {
@@ -102,7 +103,9 @@ class DeviceGenerator final : public Generator {
     }
     for (std::int64_t& length : lengths_) ++length;
   }
-  bool has_room() const override { return std::ranges::max(lengths_) < options_.capacity; }
+  bool has_room() const override {
+    return !lengths_.empty() && std::ranges::max(lengths_) < options_.capacity;
+  }
 
   std::vector<std::vector<std::int32_t>> tokens() override {
     const auto capacity = static_cast<std::size_t>(options_.capacity);
@@ -194,12 +197,15 @@ class DeviceGenerator final : public Generator {
     // Both programs were built alike up to here, so these buffers have the same numbers in both.
     add(of_both, d.parameters, bytes_of(d.parameters), memory_.weights);
     if (d.expert_bias) add(of_both, *d.expert_bias, bytes_of(*d.expert_bias), memory_.weights);
-    for (const auto id : {d.keys, d.values}) add(of_both, id, bytes_of(id), memory_.keys_and_values);
-    for (const auto id : {d.windows, d.states}) add(of_both, id, bytes_of(id), memory_.states);
-    for (const auto id : {d.rope_cosine, d.rope_sine, d.tokens, d.first, d.count, d.settings})
-      add(of_both, id, bytes_of(id), memory_.other);
+    const auto add_all = [&](const std::vector<graph::BufferId>& ids, std::size_t& use) {
+      for (const graph::BufferId id : ids) add(of_both, id, bytes_of(id), use);
+    };
+    add_all({d.keys, d.values}, memory_.keys_and_values);
+    add_all({d.windows, d.states}, memory_.states);
+    add_all({d.rope_cosine, d.rope_sine, d.tokens, d.first, d.count, d.settings}, memory_.other);
     add(of_decode, *d.logits, bytes_of(*d.logits), memory_.other);
-    for (const Planned* each : {&prompt_, &decode_})
+    const std::vector<Planned*> both{&prompt_, &decode_};
+    for (const Planned* each : both)
       for (const auto id : each->step.unused)
         add(each == &prompt_ ? of_prompt : of_decode, id, each->step.program.outline().buffer(id).bytes(),
             memory_.other);
@@ -217,7 +223,7 @@ class DeviceGenerator final : public Generator {
     bind(prompt_, of_prompt);
     bind(decode_, of_both);
     bind(decode_, of_decode);
-    for (Planned* each : {&prompt_, &decode_}) {
+    for (Planned* each : both) {
       each->bindings.bind_arena(each->plan, allocation_.data() + arena);
       each->bindings.bind_parts(each->step.program.outline());
     }

@@ -15,8 +15,8 @@ struct DecodeAttentionShape {
   double scale;             ///< of the scores, usually 1 / sqrt(head_dim)
   std::int64_t window = 0;  ///< positions that a query sees, its own among them; 0: all
 
-  std::int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
-  std::int64_t cached() const { return kv_heads * head_dim; }
+  KOKKOS_FUNCTION std::int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
+  KOKKOS_FUNCTION std::int64_t cached() const { return kv_heads * head_dim; }
 };
 
 /// Puts the keys and values of the step's tokens into the caches, and the queries into `queries`, keys and queries
