@@ -118,6 +118,39 @@ TEST_CASE("a model of another vocabulary reads and writes token ids, or bytes if
   check_refused(with({"--tokenizer", "no-such-file.json"}), 3, {"no-such-file.json"});
 }
 
+TEST_CASE("a tokenizer stands between the prompt and the tokens, and its end of text ends one") {
+  const std::string tokenizer = ENCORE_TEST_DATA "/tokenizers/gpt2.json";
+  const Outcome outcome = encore({"generate",
+                                  "--preset",
+                                  "gpt2",
+                                  "--backend",
+                                  "serial",
+                                  "--set",
+                                  "model.layers=1",
+                                  "--set",
+                                  "model.hidden=32",
+                                  "--set",
+                                  "model.heads=2",
+                                  "--set",
+                                  "model.ffn=32",
+                                  "--set",
+                                  "train.precision=fp32",
+                                  "--tokens",
+                                  "3",
+                                  "--tokenizer",
+                                  tokenizer,
+                                  "--prompt",
+                                  "Hello there",
+                                  "--json"});
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.code == 0);
+  const Json json = Json::parse(outcome.output);
+  CHECK(json.at("prompt") == "Hello there");
+  CHECK(json.at("prompt_tokens") < 11);
+  check_refused(encore({"generate", "--preset", "gpt2", "--tokenizer", tokenizer, "--bytes"}), 2,
+                {"--bytes"});
+}
+
 TEST_CASE("generate refuses what it cannot do with one sentence") {
   const TrainedModel model;
   check_refused(model.generate({"--temperature", "nan"}), 2, {"--temperature"});
