@@ -29,6 +29,20 @@ install(DIRECTORY "${ENCORE_GENERATED_INCLUDE_DIR}/" DESTINATION "${CMAKE_INSTAL
 
 get_target_property(ENCORE_SHARED encore_backend TYPE)
 string(COMPARE EQUAL "${ENCORE_SHARED}" "SHARED_LIBRARY" ENCORE_SHARED)
+# The engines that the libraries were linked with go first with their users too. Of cudnn-frontend only the build needs the
+# headers, so that where they were is enough.
+set(ENCORE_ENGINE_PATHS "")
+foreach(variable EncoreOpenBLAS_LIBRARY EncoreOpenBLAS_INCLUDE_DIR EncoreCuDNN_LIBRARY EncoreCuDNN_INCLUDE_DIR
+    EncoreNCCL_LIBRARY EncoreNCCL_INCLUDE_DIR EncorePCRE2_LIBRARY EncorePCRE2_INCLUDE_DIR EncoreUtf8proc_LIBRARY
+    EncoreUtf8proc_INCLUDE_DIR)
+  if(${variable})
+    string(APPEND ENCORE_ENGINE_PATHS
+      "if(NOT DEFINED ${variable} AND EXISTS \"${${variable}}\")\n  set(${variable} \"${${variable}}\")\nendif()\n")
+  endif()
+endforeach()
+if(ENCORE_HAVE_CUDNN)
+  string(APPEND ENCORE_ENGINE_PATHS "set(EncoreCuDNN_FRONTEND_INCLUDE_DIR \"${EncoreCuDNN_FRONTEND_INCLUDE_DIR}\")\n")
+endif()
 if(TARGET Kokkos::kokkos AND DEFINED Kokkos_DIR)
   set(ENCORE_KOKKOS_DIR "${Kokkos_DIR}")
 endif()
@@ -42,6 +56,7 @@ install(FILES
   "${PROJECT_BINARY_DIR}/EncoreConfig.cmake"
   "${PROJECT_BINARY_DIR}/EncoreConfigVersion.cmake"
   "${PROJECT_BINARY_DIR}/EncoreSettings.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/EncoreCudaLanguage.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindEncoreOpenBLAS.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindEncoreCuDNN.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindEncoreNCCL.cmake"

@@ -12,8 +12,8 @@ else()
 endif()
 file(GLOB frontends "${cache}/cudnn-frontend-*")
 
-find_path(EncoreCuDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(EncoreCuDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(EncoreCuDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} "${CUDAToolkit_BIN_DIR}/.." PATH_SUFFIXES include)
+find_library(EncoreCuDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} "${CUDAToolkit_BIN_DIR}/.." PATH_SUFFIXES lib64 lib)
 find_path(EncoreCuDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h PATHS ${frontends} PATH_SUFFIXES include)
 mark_as_advanced(EncoreCuDNN_INCLUDE_DIR EncoreCuDNN_LIBRARY EncoreCuDNN_FRONTEND_INCLUDE_DIR)
 

@@ -2,8 +2,8 @@
 #
 # NCCL: target EncoreNCCL::nccl. Looked for beside the CUDA toolkit too. Call find_package(CUDAToolkit) first.
 
-find_path(EncoreNCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(EncoreNCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(EncoreNCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} "${CUDAToolkit_BIN_DIR}/.." PATH_SUFFIXES include)
+find_library(EncoreNCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} "${CUDAToolkit_BIN_DIR}/.." PATH_SUFFIXES lib64 lib)
 mark_as_advanced(EncoreNCCL_INCLUDE_DIR EncoreNCCL_LIBRARY)
 
 include(FindPackageHandleStandardArgs)
