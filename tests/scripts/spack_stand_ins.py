@@ -17,7 +17,7 @@ import types
 
 # What `from spack.package import *` brings; nothing else of this file may hide a missing import of a recipe.
 __all__ = (
-    "InstallError SkipTest cache_extra_test_sources check_outputs conflicts depends_on get_cmake_prefix_path install_tree "
+    "InstallError SkipTest cache_extra_test_sources check_outputs conflicts depends_on extends get_cmake_prefix_path install_tree "
     "join_path license requires run_after variant version when which working_dir"
 ).split()
 
@@ -164,6 +164,10 @@ def version(name, sha256=None, branch=None, tag=None, commit=None):
 
 def depends_on(spec, when=None, type=("build", "link")):
     record("depends_on", spec=Constraint(spec), text=spec, when=when, type=type)
+
+
+def extends(spec, when=None):
+    depends_on(spec, when=when, type=("build", "run"))
 
 
 def conflicts(spec, when=None, msg=None):

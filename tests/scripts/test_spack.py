@@ -62,6 +62,8 @@ class Specs(unittest.TestCase):
                 "ENCORE_ENABLE_TOOLS": "ON",
                 "ENCORE_ENABLE_BENCHMARKS": "OFF",
                 "ENCORE_ENABLE_TESTS": "OFF",
+                "ENCORE_ENABLE_C_API": "OFF",
+                "ENCORE_ENABLE_PYTHON": "OFF",
                 "ENCORE_ENABLE_OPENBLAS": "ON",
                 "ENCORE_ENABLE_PCRE2": "ON",
                 "ENCORE_ENABLE_UTF8PROC": "ON",
@@ -100,6 +102,9 @@ class Specs(unittest.TestCase):
     def test_shared_libraries_need_position_independent_kokkos(self):
         self.assertTrue(asked("+shared")["kokkos"].variants["pic"])
         self.assertNotIn("pic", asked("~shared")["kokkos"].variants)
+
+    def test_the_python_module_needs_it_too(self):
+        self.assertTrue(asked("~shared +python")["kokkos"].variants["pic"])
 
     def test_kokkos_gets_the_backends(self):
         self.assertTrue(asked("+openmp")["kokkos"].variants["openmp"])
@@ -213,14 +218,14 @@ class Agreement(unittest.TestCase):
         self.assertLessEqual(set(Encore.switches.values()), set(variants()) | {"cuda"})
 
     def test_lowest_versions(self):
-        files = text_of("CMakeLists.txt", "cmake/*.cmake", "bench/CMakeLists.txt", "tests/CMakeLists.txt")
+        files = text_of("CMakeLists.txt", "cmake/*.cmake", "bench/CMakeLists.txt", "tests/CMakeLists.txt", "bindings/*/CMakeLists.txt")
         needed = {
-            name.lower().replace("_", "-").replace("encore", ""): version
+            name.lower().replace("_", "-").replace("encore", "").replace("nanobind", "py-nanobind"): version
             for name, version in re.findall(r"find_package\((\w+) (\d[\d.]*) ", files)
         }
         needed["kokkos"] = re.search(r"Kokkos_Version VERSION_LESS ([\d.]+)", files, re.I)[1]
         needed["cmake"] = re.search(r"cmake_minimum_required\(VERSION ([\d.]+)\)", CMAKE)[1]
-        dependencies = asked(f"{CUDA} +benchmarks +tests +cutlass +cudnn +nccl")
+        dependencies = asked(f"{CUDA} +benchmarks +tests +python +cutlass +cudnn +nccl")
         for name, version in needed.items():
             with self.subTest(dependency=name):
                 lowest = [asked_for.split(":")[0] for asked_for in dependencies[name].ranges]
@@ -239,9 +244,11 @@ class Agreement(unittest.TestCase):
             "libbenchmark-dev": "benchmark",
         }
         versions = {ours: pinned[theirs] for theirs, ours in names.items()}
+        versions["python"] = pinned["python3-dev"]
+        versions["py-nanobind"] = re.search(r"nanobind ([\d.]+)", text_of("scripts/setup"))[1]
         versions["kokkos"] = re.search(r"kokkos-(\d[\d.]+)", text_of("scripts/lib/setup.bash"))[1]
         setup = text_of("scripts/setup")
-        spack.concretize(Encore, "+benchmarks +tests", versions=versions)
+        spack.concretize(Encore, "+benchmarks +tests +python", versions=versions)
         versions = {"cutlass": re.search(r"nvidia-cutlass ([\d.]+)", setup)[1]}
         versions["cudnn-frontend"] = re.search(r"nvidia-cudnn-frontend ([\d.]+)", setup)[1]
         spack.concretize(Encore, f"{CUDA} +cudnn +cutlass", versions=versions)

@@ -10,7 +10,7 @@ from spack.package import *
 
 
 # ROCmPackage is not among the bases, because Encore has no HIP back end. There is no variant mpi,
-# because nothing of Encore starts processes yet: a job uses one GPU, or the cores of one node.
+# because Encore links none: who starts several ranks, by MPI or otherwise, hands them NCCL's id.
 class Encore(CMakePackage, CudaPackage):
     """Transformer and state space layer kernels, forward and backward, on Kokkos views, and
     training steps that are recorded once and replayed: as CUDA graphs on a GPU, as one parallel
@@ -32,6 +32,8 @@ class Encore(CMakePackage, CudaPackage):
     variant("tools", default=True, description="Install the command encore")
     variant("benchmarks", default=False, description="Install the benchmark programs")
     variant("tests", default=False, description="Build the tests")
+    variant("c_api", default=False, description="Install the C API")
+    variant("python", default=False, description="Install the Python module")
     variant("openblas", default=True, description="Matrix products on hosts by OpenBLAS")
     variant("pcre2", default=True, description="Tokenizers, by PCRE2")
     variant("utf8proc", default=True, description="Tokenizers that normalize text, by utf8proc")
@@ -65,6 +67,9 @@ class Encore(CMakePackage, CudaPackage):
     depends_on("benchmark@1.7:1 ~performance_counters", when="+benchmarks")
     depends_on("doctest@2.4:2", type="build", when="+tests")
     depends_on("doctest@2.4:2", type="test")
+    extends("python@3.10:", when="+python")
+    depends_on("py-nanobind@3.1:3", type="build", when="+python")
+    depends_on("py-numpy", type="run", when="+python")
     # Each product spreads its tiles over threads by itself.
     depends_on("openblas threads=none", when="+openblas")
     depends_on("pcre2@10.30:10", when="+pcre2")
@@ -75,6 +80,7 @@ class Encore(CMakePackage, CudaPackage):
     depends_on("kokkos+openmp", when="+openmp")
     depends_on("kokkos~openmp", when="~openmp")
     depends_on("kokkos+pic", when="+shared")
+    depends_on("kokkos+pic", when="+python")
 
     with when("+cuda"):
         # The views of 4.7.00 are miscompiled by this nvcc.
@@ -120,6 +126,8 @@ class Encore(CMakePackage, CudaPackage):
         "BUILD_SHARED_LIBS": "shared",
         "ENCORE_ENABLE_TOOLS": "tools",
         "ENCORE_ENABLE_BENCHMARKS": "benchmarks",
+        "ENCORE_ENABLE_C_API": "c_api",
+        "ENCORE_ENABLE_PYTHON": "python",
         "ENCORE_ENABLE_OPENBLAS": "openblas",
         "ENCORE_ENABLE_PCRE2": "pcre2",
         "ENCORE_ENABLE_UTF8PROC": "utf8proc",
