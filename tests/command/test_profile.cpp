@@ -107,6 +107,20 @@ TEST_CASE("train --profile prints the table at the end") {
   CHECK(outcome.output.find("mlp backward x 2") != std::string::npos);
 }
 
+TEST_CASE("train --profile-file writes what profile --by segment --json prints") {
+  const TinyModel tiny;
+  const std::string file = tiny.path("profile.json");
+  const Outcome outcome =
+      encore(tiny.train({"--steps", "3", "--quiet", "--no-verdict", "--profile-file", file}));
+  CHECK_MESSAGE(outcome.code == 0, outcome.error);
+  CHECK(outcome.output.find("bound by") == std::string::npos);
+  const Json result = Json::parse(read_bytes(file));
+  CHECK(result["by"] == "segment");
+  CHECK(find(result, "layer.1/attn/forward") != nullptr);
+  CHECK(result["configuration"]["model"]["layers"] == 2);
+  check_refused(encore(tiny.train({"--profile-file", tiny.path("no/profile.json")})), 3, {"no/profile.json"});
+}
+
 TEST_CASE("profile refuses what it does not understand with exit code 2") {
   const TinyModel tiny;
   check_refused(encore(tiny.arguments("profile", {"--by", "layer"})), 2, {"--by", "layer"});

@@ -19,8 +19,8 @@ namespace encore::command {
 
 namespace {
 
-constexpr std::array<std::string_view, 8> commands{"train",   "generate", "ab",   "plan",
-                                                   "profile", "dump",     "eval", "info"};
+constexpr std::array<std::string_view, 9> commands{"train", "generate", "ab",   "plan",  "profile",
+                                                   "dump",  "eval",     "info", "report"};
 
 std::string version_line() {
   return fmt::format("encore {} ({})", ENCORE_VERSION_STRING, backend::git_revision());
@@ -85,7 +85,13 @@ void add_train(CLI::App& app, TrainOptions& options) {
                  "safetensors checkpoint, written every train.checkpoint_interval steps and "
                  "at the end")
       ->type_name("FILE");
+  app.add_option("--report", options.report, "page for a browser about this run: one HTML file")
+      ->type_name("FILE");
   constexpr std::int64_t most = 1000000;
+  app.add_option("--evaluate-every", options.evaluate_every,
+                 "steps between losses on the evaluation data (with --report: ten in all; else none)")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, most));
   auto* steps = app.add_option("--verdict-steps", options.verdict_steps,
                                "steps of each kind for the comparison of eager and replayed steps at the end")
                     ->type_name("N")
@@ -95,6 +101,9 @@ void add_train(CLI::App& app, TrainOptions& options) {
          "--no-verdict", [&options] { options.verdict_steps = 0; }, "leave that comparison out")
       ->excludes(steps);
   app.add_flag("--profile", options.profile, "print what `encore profile` prints, at the end");
+  app.add_option("--profile-file", options.profile_file,
+                 "and write what `encore profile --by segment --json` prints")
+      ->type_name("FILE");
   add_threads(app, options.threads);
   app.add_flag("--quiet", options.quiet, "print the result alone");
   app.footer(
@@ -155,6 +164,8 @@ void add_compare(CLI::App& app, CompareOptions& options) {
                  "makes of it")
       ->type_name("X")
       ->check(number_in(0, 60000));
+  app.add_option("--report", options.report, "page for a browser about the comparison: one HTML file")
+      ->type_name("FILE");
   add_threads(app, options.threads);
   add_json(app, options.json);
   app.footer(
@@ -311,6 +322,25 @@ void add_information(CLI::App& app, InformationOptions& options) {
   app.add_flag("--json", options.json, "print one JSON object and nothing else");
 }
 
+void add_report(CLI::App& app, ReportOptions& options) {
+  add_configuration(app, options.configuration);
+  app.add_option(
+         "files", options.files,
+         "a training log, and what `encore ab --json` and `encore profile --by segment --json` printed")
+      ->type_name("FILE")
+      ->required();
+  app.add_option("-o,--output", options.output, "the page (default: the first file's name with .html)")
+      ->type_name("FILE");
+  add_threads(app, options.threads);
+  app.footer(
+      "The page is one HTML file that loads nothing. With the configuration of the run, from the flags here "
+      "or from "
+      "one\n"
+      "of the files, it also shows memory and graph. `encore train --report` and `encore ab --report` make "
+      "it at "
+      "once.");
+}
+
 /// What a person typed, cut where it is too long to be of help.
 std::string shown(const std::string& text) {
   constexpr std::size_t longest = 80;
@@ -353,6 +383,7 @@ Command parse(const std::vector<std::string>& arguments) {
   EvaluateOptions evaluation;
   GenerateOptions generation;
   InformationOptions information;
+  ReportOptions report;
 
   CLI::App app{"Trains transformer models: a step is recorded once and replayed.", "encore"};
   app.set_version_flag("--version", version_line());
@@ -373,6 +404,8 @@ Command parse(const std::vector<std::string>& arguments) {
       app.add_subcommand("eval", "the loss of a model, or its distance from a reference file");
   CLI::App* const information_app = app.add_subcommand(
       "info", "this build, its devices, the presets; a resolved configuration and its memory");
+  CLI::App* const report_app =
+      app.add_subcommand("report", "a page for a browser from the files of a run or of a comparison");
   add_train(*train_app, train);
   add_generate(*generate_app, generation);
   add_compare(*compare_app, comparison);
@@ -381,8 +414,9 @@ Command parse(const std::vector<std::string>& arguments) {
   add_dump(*dump_app, dump);
   add_evaluate(*evaluate_app, evaluation);
   add_information(*information_app, information);
-  const std::array apps{train_app,   generate_app, compare_app,  plan_app,
-                        profile_app, dump_app,     evaluate_app, information_app};
+  add_report(*report_app, report);
+  const std::array apps{train_app, generate_app, compare_app,     plan_app,  profile_app,
+                        dump_app,  evaluate_app, information_app, report_app};
   for (CLI::App* const command : apps) command->allow_extras();
 
   try {
@@ -405,6 +439,7 @@ Command parse(const std::vector<std::string>& arguments) {
   if (profile_app->parsed()) return profile;
   if (dump_app->parsed()) return dump;
   if (evaluate_app->parsed()) return evaluation;
+  if (report_app->parsed()) return report;
   return information;
 }
 

@@ -4,6 +4,7 @@
 #include <encore/backend/error.hpp>
 #include <encore/graph/verdict.hpp>
 #include <encore/model/checkpoint.hpp>
+#include <encore/model/files/atomic_file.hpp>
 #include <encore/model/memory_forecast.hpp>
 #include <encore/model/replay_comparison.hpp>
 
@@ -19,6 +20,8 @@
 #include "json_output.hpp"
 #include "learning_rate.hpp"
 #include "numbers.hpp"
+#include "report/gather.hpp"
+#include "report/page.hpp"
 
 namespace encore::command {
 
@@ -32,25 +35,21 @@ struct Result {
   model::MemoryForecast memory;
   graph::Measurements measurements;
   graph::Verdict verdict;
+  std::string device;
 };
 
-Result run(const CompareOptions& options, const model::Configuration& configuration) {
-  TrainingData data(options.data, configuration);
-  const DeviceSession session(options.threads);
+Result run(const CompareOptions& options, const model::Configuration& configuration, TrainingData& data) {
   const auto trainer = model::make_trainer(configuration);
   if (options.configuration.load) model::load_checkpoint(*options.configuration.load, *trainer);
-  // As many pairs as the interval can use, and blocks as long as there is time for.
-  constexpr std::int64_t wanted_pairs = 20;
-  constexpr std::int64_t longest_block = 5;
   Result result;
+  result.device = trainer->device_description();
   result.comparison = model::compare_eager_with_replay(
       *trainer, options.steps,
       {.set_batch = [&, length = recorded_length(configuration)](
                         std::int64_t done,
                         model::Trainer& trained) { data.set_batch(done, trained, length); },
        .learning_rate = [&](std::int64_t done) { return learning_rate(configuration.train, done); }},
-      {.block_steps = std::clamp<std::int64_t>(options.steps / wanted_pairs, 1, longest_block),
-       .noise_milliseconds = options.noise_milliseconds});
+      {.block_steps = block_steps(options.steps), .noise_milliseconds = options.noise_milliseconds});
   result.memory = model::forecast_memory(configuration);
   result.measurements = {.times = result.comparison.blocks,
                          .capture_seconds = result.comparison.capture_seconds,
@@ -105,7 +104,7 @@ std::string text_of(const Result& result) {
   return text + verdict_line(result) + '\n';
 }
 
-Json json_of(const CompareOptions& options, const Result& result) {
+Json json_of(const CompareOptions& options, const model::Configuration& configuration, const Result& result) {
   const model::ReplayComparison& comparison = result.comparison;
   const graph::Verdict& verdict = result.verdict;
   Json json{{"verdict", graph::name_of(verdict.decision)},
@@ -135,16 +134,45 @@ Json json_of(const CompareOptions& options, const Result& result) {
   json["replay_bytes"] = result.measurements.replay_bytes;
   json["memory"] = memory_json(result.memory);
   json["blocks"] = {{"eager_ms", comparison.blocks.eager}, {"replay_ms", comparison.blocks.replay}};
+  json["device"] = result.device;
+  json["configuration"] = Json::parse(model::to_json(configuration));
   return json;
+}
+
+Report report_of(const CompareOptions& options, const model::ResolvedConfiguration& resolved,
+                 const Result& result) {
+  Report report;
+  report.title =
+      fmt::format("{}, eager and replayed on {}",
+                  options.configuration.preset.value_or(resolved.configuration.model.family), result.device);
+  add_date(report);
+  report.facts.push_back({"device", result.device});
+  if (options.noise_milliseconds > 0)
+    report.facts.push_back({"added noise", fmt::format("up to {:g} ms a step", options.noise_milliseconds)});
+  add_configuration(report, resolved);
+  report.verdict = report_verdict(result.comparison, result.verdict, options.threshold / 100);
+  return report;
 }
 
 }  // namespace
 
+std::int64_t block_steps(std::int64_t steps) {
+  // As many pairs as the interval can use, and blocks as long as there is time for.
+  constexpr std::int64_t wanted_pairs = 20;
+  constexpr std::int64_t longest_block = 5;
+  return std::clamp<std::int64_t>(steps / wanted_pairs, 1, longest_block);
+}
+
 int compare(const CompareOptions& options, Console& console) {
-  const model::Configuration configuration = resolve(options.configuration, "bytes").configuration;
-  const Result result = run(options, configuration);
+  const model::ResolvedConfiguration resolved = resolve(options.configuration, "bytes");
+  if (options.report)
+    const model::AtomicFile probe(*options.report);  // Found out before, and not after it all.
+  TrainingData data(options.data, resolved.configuration);
+  const DeviceSession session(options.threads);
+  const Result result = run(options, resolved.configuration, data);
+  if (options.report) write_page(*options.report, report_of(options, resolved, result));
   if (options.json) {
-    print_json(json_of(options, result), console);
+    print_json(json_of(options, resolved.configuration, result), console);
   } else {
     console.print(text_of(result));
   }

@@ -11,4 +11,7 @@ namespace encore::command {
 /// throws ValidationError when the numbers differ, after having printed everything.
 int compare(const CompareOptions& options, Console& console);
 
+/// Steps of one kind that run behind one another, of so many in all.
+std::int64_t block_steps(std::int64_t steps);
+
 }  // namespace encore::command

@@ -21,9 +21,6 @@
 
 namespace encore::command {
 
-namespace {
-
-/// Mean loss of the first `sequences` sequences of the source, in nats a token.
 double mean_loss(model::Trainer& trainer, const model::TokenSource& source, std::int64_t sequences) {
   const std::int64_t rows = source.shape().sequences;
   const auto tokens = static_cast<std::size_t>(rows * source.shape().seq);
@@ -38,8 +35,6 @@ double mean_loss(model::Trainer& trainer, const model::TokenSource& source, std:
   }
   return sum / static_cast<double>(sequences);
 }
-
-}  // namespace
 
 int evaluate(const EvaluateOptions& options, Console& console) {
   if (options.golden) return evaluate_reference(options, console);

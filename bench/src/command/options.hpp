@@ -37,10 +37,13 @@ struct TrainOptions {
   DataOptions data;
   std::optional<std::filesystem::path> log;
   std::optional<std::filesystem::path> save;
-  std::int64_t verdict_steps = 20;  ///< 0: no verdict
-  int threads = 0;                  ///< 0: as OpenMP decides
+  std::optional<std::filesystem::path> report;  ///< HTML page
+  std::int64_t evaluate_every = 0;              ///< steps; 0: never, or with a report ten times in all
+  std::int64_t verdict_steps = 20;              ///< 0: no verdict
+  int threads = 0;                              ///< 0: as OpenMP decides
   bool quiet = false;
-  bool profile = false;  ///< of the step, at the end
+  bool profile = false;                               ///< of the step, at the end
+  std::optional<std::filesystem::path> profile_file;  ///< and as JSON
 };
 
 struct EvaluateOptions {
@@ -103,6 +106,7 @@ struct CompareOptions {
   std::int64_t steps = 40;  ///< of each kind
   double threshold = 2;     ///< percent
   double noise_milliseconds = 0;
+  std::optional<std::filesystem::path> report;  ///< HTML page
   int threads = 0;
   bool json = false;
 };
@@ -125,12 +129,19 @@ struct ProfileCommandOptions {
   bool json = false;
 };
 
+struct ReportOptions {
+  ConfigurationOptions configuration;
+  std::vector<std::filesystem::path> files;
+  std::optional<std::filesystem::path> output;  ///< default: the first file's name with .html
+  int threads = 0;
+};
+
 /// Help, version: printed as it is.
 struct Text {
   std::string text;
 };
 
 using Command = std::variant<TrainOptions, EvaluateOptions, GenerateOptions, CompareOptions, PlanOptions,
-                             ProfileCommandOptions, DumpOptions, InformationOptions, Text>;
+                             ProfileCommandOptions, DumpOptions, InformationOptions, ReportOptions, Text>;
 
 }  // namespace encore::command

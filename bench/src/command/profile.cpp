@@ -16,8 +16,15 @@
 
 namespace encore::command {
 
+nlohmann::ordered_json profile_document(const graph::StepProfile& profile, ProfileGrouping grouping,
+                                        const model::Trainer& trainer) {
+  nlohmann::ordered_json json = profile_json(profile, grouping);
+  json["device"] = trainer.device_description();
+  json["configuration"] = nlohmann::ordered_json::parse(model::to_json(trainer.configuration()));
+  return json;
+}
+
 int profile(const ProfileCommandOptions& options, Console& console) {
-  using Json = nlohmann::ordered_json;
   model::Configuration configuration = resolve(options.configuration, "bytes").configuration;
   TrainingData data(options.data, configuration);
   const DeviceSession session(options.threads);
@@ -39,10 +46,7 @@ int profile(const ProfileCommandOptions& options, Console& console) {
     console.print(profile_text(result, options.grouping, name_of(configuration.train.precision)));
     return 0;
   }
-  Json json = profile_json(result, options.grouping);
-  json["device"] = trainer->device_description();
-  json["configuration"] = Json::parse(model::to_json(configuration));
-  print_json(json, console);
+  print_json(profile_document(result, options.grouping, *trainer), console);
   return 0;
 }
 

@@ -15,23 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// `layer.3/attn/forward` and `microbatch.1/layer.3/attn/forward` become `attn forward`, `optimizer/adamw.2` becomes
-/// `optimizer adamw`.
-std::string kind_of(std::string_view name) {
-  std::string kind;
-  while (!name.empty()) {
-    std::string_view part = name.substr(0, name.find('/'));
-    name.remove_prefix(std::min(part.size() + 1, name.size()));
-    const std::size_t dot = part.find('.');
-    const bool numbered = dot != std::string_view::npos && dot + 1 < part.size() &&
-                          part.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
-    if (numbered && !name.empty()) continue;
-    if (numbered) part = part.substr(0, dot);
-    kind += (kind.empty() ? "" : " ") + std::string(part);
-  }
-  return kind;
-}
-
 /// Rows in the making, by name in the order in which the names first come.
 class Rows {
  public:
@@ -134,6 +117,21 @@ Json row_json(const ProfileRow& row) {
 }
 
 }  // namespace
+
+std::string kind_of(std::string_view name) {
+  std::string kind;
+  while (!name.empty()) {
+    std::string_view part = name.substr(0, name.find('/'));
+    name.remove_prefix(std::min(part.size() + 1, name.size()));
+    const std::size_t dot = part.find('.');
+    const bool numbered = dot != std::string_view::npos && dot + 1 < part.size() &&
+                          part.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
+    if (numbered && !name.empty()) continue;
+    if (numbered) part = part.substr(0, dot);
+    kind += (kind.empty() ? "" : " ") + std::string(part);
+  }
+  return kind;
+}
 
 std::vector<ProfileRow> profile_rows(const graph::StepProfile& profile, ProfileGrouping grouping) {
   Rows rows;

@@ -14,6 +14,10 @@
 
 namespace encore::command {
 
+/// A segment's name without its numbers: `layer.3/attn/forward` and `microbatch.1/layer.3/attn/forward` become
+/// `attn forward`, `optimizer/adamw.2` becomes `optimizer adamw`.
+std::string kind_of(std::string_view name);
+
 /// A line of the table: one segment, those of a kind in all layers and microbatches, or the launches of one label.
 struct ProfileRow {
   std::string name;

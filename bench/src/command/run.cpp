@@ -19,6 +19,7 @@
 #include "evaluate.hpp"
 #include "generate.hpp"
 #include "information.hpp"
+#include "make_report.hpp"
 #include "plan.hpp"
 #include "profile.hpp"
 #include "train.hpp"
@@ -40,6 +41,7 @@ int perform(const Command& command) {
         if constexpr (std::is_same_v<Options, ProfileCommandOptions>) return profile(options, console);
         if constexpr (std::is_same_v<Options, DumpOptions>) return dump(options, console);
         if constexpr (std::is_same_v<Options, InformationOptions>) return print_information(options, console);
+        if constexpr (std::is_same_v<Options, ReportOptions>) return make_report(options, console);
         if constexpr (std::is_same_v<Options, Text>) {
           console.print(options.text);
           return 0;

@@ -2,15 +2,22 @@
 #include "train.hpp"
 
 #include <encore/backend/error.hpp>
+#include <encore/model/files/atomic_file.hpp>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <optional>
 #include <string>
 
 #include "numbers.hpp"
+#include "profile.hpp"
 #include "profile_report.hpp"
+#include "report/gather.hpp"
+#include "report/page.hpp"
 #include "training.hpp"
 
 namespace encore::command {
@@ -57,6 +64,40 @@ void print_verdict(const model::ReplayComparison& comparison, Console& console) 
       comparison.steps, comparison.eager_milliseconds, comparison.replay_milliseconds, comparison.speedup()));
 }
 
+/// The page, with what else is known by then.
+void write_report(Training& training, const std::filesystem::path& path, const std::string& failure,
+                  std::optional<model::ReplayComparison> comparison,
+                  const std::optional<graph::StepProfile>& profile) {
+  Report report = training.take_report(failure);
+  if (comparison) {
+    const graph::VerdictCriteria criteria;
+    // What the training recorded, the comparison found.
+    comparison->capture_seconds += training.totals().capture_seconds;
+    const graph::Verdict verdict = graph::judge({.times = comparison->blocks,
+                                                 .capture_seconds = comparison->capture_seconds,
+                                                 .loss_difference = comparison->loss_difference,
+                                                 .difference = comparison->difference},
+                                                criteria);
+    report.verdict = report_verdict(*comparison, verdict, criteria.threshold);
+  }
+  if (profile) add_profile(report, *profile);
+  write_page(path, report);
+}
+
+/// A run that fails still leaves its page.
+int run(Training& training, const TrainOptions& options) {
+  try {
+    return training.run();
+  } catch (const Error& error) {
+    try {
+      if (options.report) write_report(training, *options.report, error.what(), {}, {});
+    } catch (const Error&) {
+      // The first error is the one to report.
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 int train(const TrainOptions& options, Console& console) {
@@ -67,18 +108,34 @@ int train(const TrainOptions& options, Console& console) {
                              training.trainer().steps_done()));
     return 0;
   }
-  const int signal = training.run();
+  const int signal = run(training, options);
   console.line(summary(training));
   if (options.save) console.line(fmt::format("saved: {}", options.save->string()));
+  std::optional<model::ReplayComparison> comparison;
+  std::optional<graph::StepProfile> profile;
+  const auto report = [&](const std::string& failure) {
+    if (!options.report) return;
+    write_report(training, *options.report, failure, comparison, profile);
+    console.line(fmt::format("report: {}", options.report->string()));
+  };
   if (signal != 0) {
-    console.line(
-        fmt::format("interrupted ({}) after step {}", ::strsignal(signal), training.trainer().steps_done()));
+    const std::string sentence =
+        fmt::format("interrupted ({}) after step {}", ::strsignal(signal), training.trainer().steps_done());
+    report(sentence);
+    console.line(sentence);
     return 128 + signal;
   }
   const bool captures = training.trainer().configuration().graph.impl != model::GraphImplementation::none;
-  if (options.verdict_steps > 0 && captures) print_verdict(training.compare(options.verdict_steps), console);
+  if (options.verdict_steps > 0 && captures) comparison = training.compare(options.verdict_steps);
+  if (options.profile || options.profile_file) profile = training.profile();
+  if (options.profile_file)
+    model::write_file_atomically(
+        *options.profile_file,
+        profile_document(*profile, ProfileGrouping::segment, training.trainer()).dump(2) + '\n');
+  report({});
+  if (comparison) print_verdict(*comparison, console);
   if (options.profile)
-    console.print('\n' + profile_text(training.profile(), ProfileGrouping::module,
+    console.print('\n' + profile_text(*profile, ProfileGrouping::module,
                                       name_of(training.trainer().configuration().train.precision)));
   return 0;
 }

@@ -8,14 +8,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "compare.hpp"
 #include "configure.hpp"
+#include "evaluate.hpp"
 #include "interruption.hpp"
 #include "learning_rate.hpp"
 #include "numbers.hpp"
+#include "report/gather.hpp"
+#include "report/read.hpp"
 
 namespace encore::command {
 
@@ -27,7 +32,7 @@ std::int64_t tokens_of_step(const model::TrainConfiguration& train) {
   return train.microbatches * train.microbatch * train.seq;
 }
 
-/// Finds out before the first step, and not after the last, that a checkpoint could not be written.
+/// Finds out before the first step, and not after the last, that a file could not be written.
 void require_writable(const std::filesystem::path& file) { const model::AtomicFile probe(file); }
 
 }  // namespace
@@ -36,6 +41,7 @@ void TrainingTotals::add(const model::StepResult& result) {
   ++steps;
   last_loss = result.loss;
   fallbacks += result.report.fallbacks;
+  capture_seconds += result.report.capture_seconds;
   if (result.report.mode != graph::StepMode::replay) return;
   ++replayed;
   graph_nodes = result.report.graph_nodes;
@@ -48,14 +54,19 @@ Training::Training(const TrainOptions& options, Console& console)
 Training::Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved)
     : options_(options),
       console_(console),
-      notes_(std::move(resolved.notes)),
-      configuration_(std::move(resolved.configuration)),
+      resolved_(std::move(resolved)),
+      configuration_(resolved_.configuration),
       data_(options.data, configuration_),
       session_(options.threads),
       trainer_(model::make_trainer(configuration_)) {
   if (options.log && options.save && *options.log == *options.save)
     throw UsageError(fmt::format("--log and --save name the same file, '{}'", options.log->string()));
+  if (options.report && (options.report == options.log || options.report == options.save))
+    throw UsageError(
+        fmt::format("--report names the file of --log or --save, '{}'", options.report->string()));
   if (options.save) require_writable(*options.save);
+  if (options.report) require_writable(*options.report);
+  if (options.profile_file) require_writable(*options.profile_file);
   std::int64_t steps_done = 0;
   if (options.configuration.load) {
     const model::LoadedCheckpoint loaded = model::load_checkpoint(*options.configuration.load, *trainer_);
@@ -82,7 +93,7 @@ std::string Training::introduction() const {
                       bytes_text(static_cast<double>(trainer_->memory_plan().total_bytes())),
                       name_of(configuration_.graph.impl));
   if (trainer_->steps_done() > 0) text += fmt::format("\nresumed after step {}", trainer_->steps_done());
-  for (const std::string& note : notes_) text += fmt::format("\nnote: {}", note);
+  for (const std::string& note : resolved_.notes) text += fmt::format("\nnote: {}", note);
   return text;
 }
 
@@ -111,6 +122,7 @@ int Training::run() {
 
 int Training::train_until_done(Progress& progress) {
   const Interruption interruption;
+  prepare_evaluation(progress);
   const std::int64_t interval = configuration_.train.checkpoint_interval;
   while (!complete() && interruption.signal() == 0) {
     train_step(progress);
@@ -128,13 +140,51 @@ void Training::train_step(Progress& progress) {
   model::StepResult result = trainer_->step(rate);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const double tokens_per_second = static_cast<double>(result.tokens) / seconds;
-  const StepRecord record{
+  StepRecord record{
       .result = std::move(result), .learning_rate = rate, .tokens_per_second = tokens_per_second};
+  record.evaluation_loss = evaluate_if_due();
+  if (options_.report) kept_steps_.push_back(report_step(record));
   totals_.add(record.result);
   write_log(record);
   progress.show(record);
   note_refusal(progress, record.result);
   require_finite(record.result);
+}
+
+/// The first loss comes before the first step, so that memory that does not suffice for evaluating is found then.
+void Training::prepare_evaluation(Progress& progress) {
+  const std::int64_t left = configuration_.train.steps - trainer_->steps_done();
+  constexpr std::int64_t of_a_report = 10;
+  evaluate_every_ = options_.evaluate_every;
+  if (evaluate_every_ == 0 && options_.report)
+    evaluate_every_ = std::max<std::int64_t>(1, left / of_a_report);
+  if (evaluate_every_ == 0) return;
+  try {
+    evaluation_.emplace(evaluation_corpus(options_.data),
+                        model::TokenSource::Shape{.sequences = configuration_.train.microbatch,
+                                                  .seq = configuration_.train.seq,
+                                                  .vocab = configuration_.model.vocab},
+                        model::TokenOrder::sequential, configuration_.seed);
+    kept_evaluations_.push_back({trainer_->steps_done(), evaluation_loss()});
+  } catch (const Error& error) {
+    if (options_.evaluate_every > 0) throw;
+    progress.note(fmt::format("note: the report has no evaluation: {}", error.what()));
+    evaluate_every_ = 0;
+  }
+}
+
+/// Of so many sequences that it takes no longer than a few steps.
+double Training::evaluation_loss() {
+  constexpr std::int64_t batches = 8;
+  return mean_loss(*trainer_, *evaluation_,
+                   std::min(evaluation_->whole_sequences(), batches * configuration_.train.microbatch));
+}
+
+std::optional<double> Training::evaluate_if_due() {
+  if (evaluate_every_ == 0 || (trainer_->steps_done() % evaluate_every_ != 0 && !complete()))
+    return std::nullopt;
+  kept_evaluations_.push_back({trainer_->steps_done(), evaluation_loss()});
+  return kept_evaluations_.back().loss;
 }
 
 void Training::write_log(const StepRecord& record) {
@@ -189,13 +239,41 @@ model::ReplayComparison Training::compare(std::int64_t steps) {
       *trainer_, steps,
       {.set_batch = [this, length](std::int64_t done,
                                    model::Trainer& trainer) { data_.set_batch(done, trainer, length); },
-       .learning_rate = [this](std::int64_t done) { return learning_rate(configuration_.train, done); }});
+       .learning_rate = [this](std::int64_t done) { return learning_rate(configuration_.train, done); }},
+      options_.report ? model::ComparisonOptions{.block_steps = block_steps(steps)}
+                      : model::ComparisonOptions{});
 }
 
 graph::StepProfile Training::profile() {
   const std::int64_t done = trainer_->steps_done();
   data_.set_batch(done, *trainer_, recorded_length(configuration_));
   return trainer_->profile(learning_rate(configuration_.train, done), {});
+}
+
+Report Training::take_report(const std::string& failure) {
+  Report report;
+  report.title =
+      fmt::format("{}, trained on {}", options_.configuration.preset.value_or(configuration_.model.family),
+                  trainer_->device_description());
+  report.failure = failure;
+  add_date(report);
+  add_device(report, *trainer_);
+  report.facts.push_back({"data", data_.description()});
+  add_configuration(report, resolved_);
+  report.steps = std::move(kept_steps_);
+  report.evaluations = std::move(kept_evaluations_);
+  if (evaluation_) report.facts.push_back({"evaluation", evaluation_->corpus().name()});
+  if (!trainer_->refusal().empty()) report.notes.push_back("Not captured: " + trainer_->refusal());
+  if (!options_.log || !options_.configuration.load) return report;
+  // The log of a resumed run has the steps before it, too.
+  ReportSources log;
+  if (std::error_code ignored; std::filesystem::exists(*options_.log, ignored)) add_file(log, *options_.log);
+  const std::int64_t first = report.steps.empty() ? trainer_->steps_done() + 1 : report.steps.front().step;
+  std::erase_if(log.steps, [&](const ReportStep& step) { return step.step >= first; });
+  std::erase_if(log.evaluations, [&](const ReportEvaluation& each) { return each.step >= first - 1; });
+  report.steps.insert(report.steps.begin(), log.steps.begin(), log.steps.end());
+  report.evaluations.insert(report.evaluations.begin(), log.evaluations.begin(), log.evaluations.end());
+  return report;
 }
 
 }  // namespace encore::command

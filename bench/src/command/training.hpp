@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "data.hpp"
 #include "options.hpp"
 #include "progress.hpp"
+#include "report/report.hpp"
 
 namespace encore::command {
 
@@ -28,6 +30,7 @@ struct TrainingTotals {
   std::size_t graph_nodes = 0;           ///< of the last replayed step
   std::size_t host_waits_in_replay = 0;  ///< synchronizations and host copies inside replayed steps
   std::size_t fallbacks = 0;
+  double capture_seconds = 0;
 
   void add(const model::StepResult& result);
 };
@@ -49,13 +52,19 @@ class Training {
   const TrainingTotals& totals() const { return totals_; }
   const model::Trainer& trainer() const { return *trainer_; }
   bool has_lengths() const { return data_.has_lengths(); }
+  /// With a report in blocks that are as short as a verdict needs.
   model::ReplayComparison compare(std::int64_t steps);
   graph::StepProfile profile();
+  /// What a page tells of the steps so far; `failure`: why there are no more. Takes the kept steps away.
+  Report take_report(const std::string& failure);
 
  private:
   Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved);
   void train_step(Progress& progress);
   void write_log(const StepRecord& record);
+  void prepare_evaluation(Progress& progress);
+  double evaluation_loss();
+  std::optional<double> evaluate_if_due();
   void note_refusal(Progress& progress, const model::StepResult& result);
   void require_finite(const model::StepResult& result) const;
   void save();
@@ -63,12 +72,16 @@ class Training {
 
   const TrainOptions& options_;
   Console& console_;
-  std::vector<std::string> notes_;
-  model::Configuration configuration_;
+  model::ResolvedConfiguration resolved_;
+  const model::Configuration& configuration_;
   TrainingData data_;
   DeviceSession session_;
   std::unique_ptr<model::Trainer> trainer_;
   std::unique_ptr<model::LineLog> log_;
+  std::optional<model::TokenSource> evaluation_;
+  std::int64_t evaluate_every_ = 0;
+  std::vector<ReportStep> kept_steps_;  ///< for a report
+  std::vector<ReportEvaluation> kept_evaluations_;
   std::int64_t saved_step_ = -1;
   bool refusal_noted_ = false;
   bool budget_noted_ = false;

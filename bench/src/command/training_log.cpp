@@ -43,6 +43,7 @@ std::string log_line(const StepRecord& record, bool has_experts) {
     line["expert_rows_needed"] = result.expert_rows_needed;
     line["over_budget"] = result.over_budget;
   }
+  if (record.evaluation_loss) line["eval_loss"] = *record.evaluation_loss;
   return line.dump();
 }
 

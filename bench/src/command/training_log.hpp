@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace encore::command {
@@ -16,11 +17,12 @@ struct StepRecord {
   model::StepResult result;
   double learning_rate;
   double tokens_per_second;
+  std::optional<double> evaluation_loss = {};  ///< after the step, where it was asked for
 };
 
 /// The record as one JSON object: step, loss, grad_norm, lr, tokens_per_s, ms, mode, graph_nodes, host_syncs,
 /// fallbacks, tokens, computed_tokens, validated, skipped; with `has_experts` also balance_loss, router_z_loss,
-/// expert_rows_needed, over_budget. Numbers have as many digits as bring back the same double.
+/// expert_rows_needed, over_budget; where it is known eval_loss. Numbers have as many digits as bring back the same double.
 std::string log_line(const StepRecord& record, bool has_experts);
 
 /// The log of a run that begins after `steps_done` steps: a resumed run keeps the lines of the steps before it.
