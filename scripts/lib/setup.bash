@@ -97,14 +97,17 @@ headers_of_wheel() { # project version folder-inside name-in-cache sha256
   rm -rf "$work"
 }
 
-# A module for the system's Python, in a folder of its own in the cache: $cache/python.
+# A module for the system's Python, in a folder of its own in the cache, which holds all of them: $cache/python.
 python_module() { # project version sha256 (of a wheel for Python 3.10 and newer)
   local project=$1 version=$2 sha256=$3 wheel work
-  [[ -f $cache/python/.complete ]] && return 0
+  [[ -f $cache/python/.$project-$version ]] && return 0
   wheel=$(pypi_file "$project" "$version" "$sha256" --only-binary=:all: --implementation cp --python-version 3.11 \
     --platform manylinux_2_17_x86_64)
   work=$(mktemp -d "$cache/.python.XXXXXX")
-  unzip -q "$wheel" -d "$work/out"
+  mkdir "$work/out"
+  if [[ -d $cache/python ]]; then cp -a "$cache/python/." "$work/out"; fi
+  unzip -q -o "$wheel" -d "$work/out"
+  touch "$work/out/.$project-$version"
   install_folder "$work/out" python
   rm -rf "$work"
 }

@@ -14,13 +14,16 @@
 #include <limits>
 #include <map>
 #include <string_view>
+#include <system_error>
+
+#include "tokenize.hpp"
 
 namespace encore::command {
 
 namespace {
 
-constexpr std::array<std::string_view, 9> commands{"train", "generate", "ab",   "plan",  "profile",
-                                                   "dump",  "eval",     "info", "report"};
+constexpr std::array<std::string_view, 10> commands{"train", "generate", "ab",       "plan", "profile",
+                                                    "dump",  "eval",     "tokenize", "info", "report"};
 
 std::string version_line() {
   return fmt::format("encore {} ({})", ENCORE_VERSION_STRING, backend::git_revision());
@@ -42,8 +45,10 @@ void add_configuration(CLI::App& app, ConfigurationOptions& options) {
   app.add_option("--config", options.file, "JSON file of configuration keys")->type_name("FILE");
   app.add_option("--preset", options.preset, "named configuration; `encore info` lists them")
       ->type_name("NAME");
-  app.add_option("--load", options.load, "safetensors file: a checkpoint, or Hugging Face weights")
-      ->type_name("FILE");
+  app.add_option("--load", options.load,
+                 "a checkpoint, or Hugging Face weights: a safetensors file, an index of shards, or a "
+                 "folder with config.json, weights and tokenizer.json")
+      ->type_name("PATH");
   app.add_option("--set", options.assignments, "one configuration key; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
@@ -61,7 +66,14 @@ void add_data(CLI::App& app, DataOptions& options) {
   auto* tokens =
       app.add_option("--data", options.tokens, "tokens in llm.c's format; default: the shipped text")
           ->type_name("FILE");
-  app.add_option("--text", options.text, "any file, read as bytes")->type_name("FILE")->excludes(tokens);
+  app.add_option("--text", options.text, "any file, read as bytes, or by --tokenizer")
+      ->type_name("FILE")
+      ->excludes(tokens);
+  app.add_option(
+         "--tokenizer", options.tokenizer,
+         "tokenizer.json for the text (default: that of the folder that --load names, if it holds one)")
+      ->type_name("FILE")
+      ->excludes(tokens);
 }
 
 void add_threads(CLI::App& app, int& threads) {
@@ -83,8 +95,12 @@ void add_train(CLI::App& app, TrainOptions& options) {
   app.add_option("--log", options.log, "log of one JSON object a step")->type_name("FILE");
   app.add_option("--save", options.save,
                  "safetensors checkpoint, written every train.checkpoint_interval steps and "
-                 "at the end")
-      ->type_name("FILE");
+                 "at the end; a folder: with config.json, as Hugging Face's")
+      ->type_name("PATH");
+  app.add_option("--shard-size", options.shard_bytes,
+                 "most bytes of a file of the checkpoint, as 5GB: --save then names a folder")
+      ->type_name("BYTES")
+      ->transform(CLI::AsSizeValue(true));
   app.add_option("--report", options.report, "page for a browser about this run: one HTML file")
       ->type_name("FILE");
   constexpr std::int64_t most = 1000000;
@@ -361,6 +377,14 @@ std::string shown(const std::string& text) {
       fmt::format("unknown option '{}'{}: {}", shown(name), model::did_you_mean(name, views), help));
 }
 
+/// A folder brings its tokenizer along.
+void take_tokenizer(DataOptions& data, const ConfigurationOptions& configuration) {
+  if (data.tokenizer || data.tokens || !configuration.load) return;
+  const std::filesystem::path file = *configuration.load / "tokenizer.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored)) data.tokenizer = file;
+}
+
 void require_command(const std::vector<std::string>& arguments) {
   const std::string known = fmt::format("the commands are {}", fmt::join(commands, ", "));
   if (arguments.empty())
@@ -382,6 +406,7 @@ Command parse(const std::vector<std::string>& arguments) {
   DumpOptions dump;
   EvaluateOptions evaluation;
   GenerateOptions generation;
+  TokenizeOptions tokenization;
   InformationOptions information;
   ReportOptions report;
 
@@ -402,6 +427,8 @@ Command parse(const std::vector<std::string>& arguments) {
       "dump", "the program of a step with its kernels and memory, or how two of them differ");
   CLI::App* const evaluate_app =
       app.add_subcommand("eval", "the loss of a model, or its distance from a reference file");
+  CLI::App* const tokenize_app =
+      app.add_subcommand("tokenize", "a text to tokens by a tokenizer.json, and back");
   CLI::App* const information_app = app.add_subcommand(
       "info", "this build, its devices, the presets; a resolved configuration and its memory");
   CLI::App* const report_app =
@@ -413,10 +440,11 @@ Command parse(const std::vector<std::string>& arguments) {
   add_profile(*profile_app, profile);
   add_dump(*dump_app, dump);
   add_evaluate(*evaluate_app, evaluation);
+  add_tokenize(*tokenize_app, tokenization);
   add_information(*information_app, information);
   add_report(*report_app, report);
-  const std::array apps{train_app, generate_app, compare_app,     plan_app,  profile_app,
-                        dump_app,  evaluate_app, information_app, report_app};
+  const std::array apps{train_app, generate_app, compare_app,  plan_app,        profile_app,
+                        dump_app,  evaluate_app, tokenize_app, information_app, report_app};
   for (CLI::App* const command : apps) command->allow_extras();
 
   try {
@@ -432,6 +460,10 @@ Command parse(const std::vector<std::string>& arguments) {
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }
+  take_tokenizer(train.data, train.configuration);
+  take_tokenizer(comparison.data, comparison.configuration);
+  take_tokenizer(profile.data, profile.configuration);
+  take_tokenizer(evaluation.data, evaluation.configuration);
   if (train_app->parsed()) return train;
   if (generate_app->parsed()) return generation;
   if (compare_app->parsed()) return comparison;
@@ -439,6 +471,7 @@ Command parse(const std::vector<std::string>& arguments) {
   if (profile_app->parsed()) return profile;
   if (dump_app->parsed()) return dump;
   if (evaluate_app->parsed()) return evaluation;
+  if (tokenize_app->parsed()) return tokenization;
   if (report_app->parsed()) return report;
   return information;
 }

@@ -2,12 +2,15 @@
 #include "data.hpp"
 
 #include <encore/backend/error.hpp>
+#include <encore/model/files/embedded_text.hpp>
 #include <encore/model/files/mapped_file.hpp>
+#include <encore/model/files/tokenizer.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <span>
+#include <string_view>
 
 #include "numbers.hpp"
 
@@ -17,7 +20,22 @@ namespace {
 
 bool is_shipped(const DataOptions& options) { return !options.tokens && !options.text; }
 
-model::TokenCorpus corpus(const DataOptions& options) {
+model::TokenCorpus encoded(const DataOptions& options, std::int64_t vocab) {
+  const model::Tokenizer tokenizer = model::Tokenizer::load(*options.tokenizer);
+  if (tokenizer.vocabulary_size() > vocab)
+    throw ConfigurationError(fmt::format(
+        "the tokens of {} go up to {}, but model.vocab is {}: take the model's own tokenizer, or set "
+        "model.vocab to {} or more",
+        tokenizer.name(), tokenizer.vocabulary_size() - 1, vocab, tokenizer.vocabulary_size()));
+  if (!options.text)
+    return model::TokenCorpus::tokens(tokenizer.encode(model::embedded_text()), "the shipped text");
+  const model::MappedFile file(*options.text);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  return model::TokenCorpus::tokens(tokenizer.encode(text), fmt::format("'{}'", options.text->string()));
+}
+
+model::TokenCorpus corpus(const DataOptions& options, std::int64_t vocab) {
+  if (options.tokenizer) return encoded(options, vocab);
   if (options.tokens) return model::TokenCorpus::token_file(*options.tokens);
   if (options.text) return model::TokenCorpus::text_file(*options.text);
   return model::TokenCorpus::embedded();
@@ -29,7 +47,7 @@ std::int64_t first_held_out(const model::TokenCorpus& shipped) {
 
 model::TokenSource training_source(const DataOptions& options, const model::Configuration& configuration) {
   const model::TrainConfiguration& train = configuration.train;
-  return {training_corpus(options),
+  return {training_corpus(options, configuration.model.vocab),
           {.sequences = train.microbatch,
            .seq = train.seq,
            .microbatches = train.microbatches,
@@ -45,13 +63,13 @@ std::vector<graph::LengthCount> lengths_in(const std::filesystem::path& file) {
 
 }  // namespace
 
-model::TokenCorpus training_corpus(const DataOptions& options) {
-  const model::TokenCorpus whole = corpus(options);
+model::TokenCorpus training_corpus(const DataOptions& options, std::int64_t vocab) {
+  const model::TokenCorpus whole = corpus(options, vocab);
   return is_shipped(options) ? whole.slice(0, first_held_out(whole)) : whole;
 }
 
-model::TokenCorpus evaluation_corpus(const DataOptions& options) {
-  const model::TokenCorpus whole = corpus(options);
+model::TokenCorpus evaluation_corpus(const DataOptions& options, std::int64_t vocab) {
+  const model::TokenCorpus whole = corpus(options, vocab);
   return is_shipped(options) ? whole.slice(first_held_out(whole), whole.size()) : whole;
 }
 

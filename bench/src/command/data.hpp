@@ -15,9 +15,9 @@
 namespace encore::command {
 
 /// The tokens that the options name. Without any, the shipped text, of which the last twentieth is kept for
-/// evaluation and the rest for training.
-model::TokenCorpus training_corpus(const DataOptions& options);
-model::TokenCorpus evaluation_corpus(const DataOptions& options);
+/// evaluation and the rest for training. Throws ConfigurationError for a tokenizer with more tokens than `vocab`.
+model::TokenCorpus training_corpus(const DataOptions& options, std::int64_t vocab);
+model::TokenCorpus evaluation_corpus(const DataOptions& options, std::int64_t vocab);
 
 /// The longest sequence that is recorded: a comparison of eager with replayed steps uses it.
 std::int64_t recorded_length(const model::Configuration& configuration);

@@ -40,7 +40,7 @@ int evaluate(const EvaluateOptions& options, Console& console) {
   if (options.golden) return evaluate_reference(options, console);
   const std::filesystem::path& file = *options.configuration.load;
   const model::Configuration configuration = resolve(options.configuration, "bytes").configuration;
-  const model::TokenSource source(evaluation_corpus(options.data),
+  const model::TokenSource source(evaluation_corpus(options.data, configuration.model.vocab),
                                   {.sequences = configuration.train.microbatch,
                                    .seq = configuration.train.seq,
                                    .vocab = configuration.model.vocab},

@@ -29,7 +29,8 @@ struct ConfigurationOptions {
 struct DataOptions {
   std::optional<std::filesystem::path> tokens;
   std::optional<std::filesystem::path> text;
-  std::optional<std::filesystem::path> lengths;  ///< of training sequences, with how often they occur
+  std::optional<std::filesystem::path> tokenizer;  ///< of the text; none: a token a byte
+  std::optional<std::filesystem::path> lengths;    ///< of training sequences, with how often they occur
 };
 
 struct TrainOptions {
@@ -37,6 +38,7 @@ struct TrainOptions {
   DataOptions data;
   std::optional<std::filesystem::path> log;
   std::optional<std::filesystem::path> save;
+  std::uint64_t shard_bytes = 0;                ///< most of a file of the checkpoint; 0: one file
   std::optional<std::filesystem::path> report;  ///< HTML page
   std::int64_t evaluate_every = 0;              ///< steps; 0: never, or with a report ten times in all
   std::int64_t verdict_steps = 20;              ///< 0: no verdict
@@ -136,12 +138,25 @@ struct ReportOptions {
   int threads = 0;
 };
 
+struct TokenizeOptions {
+  std::filesystem::path file;
+  std::filesystem::path tokenizer;
+  std::optional<std::filesystem::path> output;
+  std::int64_t skip = 0;
+  std::int64_t count = 0;  ///< 0: all; of tokens that are printed for a look, 20
+  bool decode = false;
+  bool plain = false;
+  bool add_specials = false;
+  bool json = false;
+};
+
 /// Help, version: printed as it is.
 struct Text {
   std::string text;
 };
 
 using Command = std::variant<TrainOptions, EvaluateOptions, GenerateOptions, CompareOptions, PlanOptions,
-                             ProfileCommandOptions, DumpOptions, InformationOptions, ReportOptions, Text>;
+                             ProfileCommandOptions, DumpOptions, TokenizeOptions, InformationOptions,
+                             ReportOptions, Text>;
 
 }  // namespace encore::command

@@ -22,6 +22,7 @@
 #include "make_report.hpp"
 #include "plan.hpp"
 #include "profile.hpp"
+#include "tokenize.hpp"
 #include "train.hpp"
 
 namespace encore::command {
@@ -40,6 +41,7 @@ int perform(const Command& command) {
         if constexpr (std::is_same_v<Options, PlanOptions>) return print_plan(options, console);
         if constexpr (std::is_same_v<Options, ProfileCommandOptions>) return profile(options, console);
         if constexpr (std::is_same_v<Options, DumpOptions>) return dump(options, console);
+        if constexpr (std::is_same_v<Options, TokenizeOptions>) return tokenize(options, console);
         if constexpr (std::is_same_v<Options, InformationOptions>) return print_information(options, console);
         if constexpr (std::is_same_v<Options, ReportOptions>) return make_report(options, console);
         if constexpr (std::is_same_v<Options, Text>) {

@@ -5,12 +5,14 @@
 #include <encore/backend/version.hpp>
 #include <encore/model/checkpoint.hpp>
 #include <encore/model/files/atomic_file.hpp>
+#include <encore/model/files/mapped_file.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <system_error>
 #include <utility>
 
 #include "compare.hpp"
@@ -34,6 +36,23 @@ std::int64_t tokens_of_step(const model::TrainConfiguration& train) {
 
 /// Finds out before the first step, and not after the last, that a file could not be written.
 void require_writable(const std::filesystem::path& file) { const model::AtomicFile probe(file); }
+
+/// A folder of a checkpoint gets the tokenizer of its text, and what tells where a text begins and ends; files that it
+/// holds already stay.
+void bring_tokenizer(const std::filesystem::path& folder, const std::filesystem::path& tokenizer) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 28;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) return;
+  const bool is_folder = std::filesystem::is_directory(tokenizer, ignored);
+  const std::filesystem::path beside = is_folder ? tokenizer : tokenizer.parent_path();
+  const auto bring = [&](const std::filesystem::path& from, const char* name) {
+    if (std::filesystem::exists(from, ignored) && !std::filesystem::exists(folder / name, ignored))
+      model::write_file_atomically(folder / name, model::read_text_file(from, most_bytes));
+  };
+  bring(is_folder ? tokenizer / "tokenizer.json" : tokenizer, "tokenizer.json");
+  for (const char* const name : {"tokenizer_config.json", "generation_config.json"})
+    bring(beside / name, name);
+}
 
 }  // namespace
 
@@ -64,7 +83,8 @@ Training::Training(const TrainOptions& options, Console& console, model::Resolve
   if (options.report && (options.report == options.log || options.report == options.save))
     throw UsageError(
         fmt::format("--report names the file of --log or --save, '{}'", options.report->string()));
-  if (options.save) require_writable(*options.save);
+  if (options.save) model::require_savable(*options.save, configuration_.model, options.shard_bytes);
+  if (options.save && options.data.tokenizer) bring_tokenizer(*options.save, *options.data.tokenizer);
   if (options.report) require_writable(*options.report);
   if (options.profile_file) require_writable(*options.profile_file);
   std::int64_t steps_done = 0;
@@ -229,7 +249,7 @@ void Training::require_finite(const model::StepResult& result) const {
 
 void Training::save() {
   if (!options_.save || saved_step_ == trainer_->steps_done()) return;
-  model::save_checkpoint(*options_.save, *trainer_);
+  model::save_checkpoint(*options_.save, *trainer_, options_.shard_bytes);
   saved_step_ = trainer_->steps_done();
 }
 

@@ -41,6 +41,8 @@ BuildDescription describe_build() {
   if (ENCORE_HAVE_CUDNN) build.libraries.emplace_back("cuDNN");
   if (ENCORE_HAVE_CUTLASS) build.libraries.emplace_back("CUTLASS");
   if (ENCORE_HAVE_NCCL) build.libraries.emplace_back("NCCL");
+  if (ENCORE_HAVE_PCRE2) build.libraries.emplace_back("PCRE2");
+  if (ENCORE_HAVE_UTF8PROC) build.libraries.emplace_back("utf8proc");
   return build;
 }
 

@@ -94,6 +94,15 @@ TokenCorpus TokenCorpus::text(std::string text, std::string name) {
   return {owned, bytes, std::move(name)};
 }
 
+TokenCorpus TokenCorpus::tokens(std::vector<std::int32_t> tokens, std::string name) {
+  if (std::ranges::any_of(tokens, [](std::int32_t token) { return token < 0; }))
+    throw InternalError(fmt::format("{} holds a negative token", name));
+  auto owned = std::make_shared<const std::vector<std::int32_t>>(std::move(tokens));
+  // A number that is not negative reads the same without a sign.
+  const std::span numbers(reinterpret_cast<const std::uint32_t*>(owned->data()), owned->size());
+  return {owned, numbers, std::move(name)};
+}
+
 TokenCorpus TokenCorpus::embedded() {
   const std::string_view text = embedded_text();
   const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());

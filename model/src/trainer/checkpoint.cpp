@@ -2,8 +2,10 @@
 #include <encore/backend/error.hpp>
 #include <encore/model/checkpoint.hpp>
 #include <encore/model/files/huggingface_configuration.hpp>
-#include <encore/model/files/safetensors_file.hpp>
+#include <encore/model/files/mapped_file.hpp>
+#include <encore/model/files/safetensors_files.hpp>
 #include <encore/model/files/safetensors_writer.hpp>
+#include <encore/model/files/sharded_safetensors_writer.hpp>
 #include <encore/model/generator.hpp>
 
 #include <fmt/format.h>
@@ -51,7 +53,7 @@ std::string text_of(const std::vector<RandomPosition>& positions) {
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
-std::uint64_t number_of(std::string_view text, const SafetensorsFile& file, std::string_view key) {
+std::uint64_t number_of(std::string_view text, const SafetensorsFiles& file, std::string_view key) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size())
@@ -60,7 +62,7 @@ std::uint64_t number_of(std::string_view text, const SafetensorsFile& file, std:
   return number;
 }
 
-std::vector<RandomPosition> positions_of(const SafetensorsFile& file) {
+std::vector<RandomPosition> positions_of(const SafetensorsFiles& file) {
   std::vector<RandomPosition> positions;
   std::istringstream text(file.metadata(random_key));
   for (std::string part; std::getline(text, part, ',');) {
@@ -75,7 +77,7 @@ std::vector<RandomPosition> positions_of(const SafetensorsFile& file) {
 }
 
 /// Under which name the file has a weight: published GPT-2 files leave the prefix `transformer.` out.
-std::string name_in(const SafetensorsFile& file, const std::string& name) {
+std::string name_in(const SafetensorsFiles& file, const std::string& name) {
   constexpr std::string_view prefix = "transformer.";
   if (!file.contains(name) && name.starts_with(prefix) && file.contains(name.substr(prefix.size())))
     return name.substr(prefix.size());
@@ -92,7 +94,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-const StoredTensor& tensor_of(const SafetensorsFile& file, const std::string& name,
+const StoredTensor& tensor_of(const SafetensorsFiles& file, const std::string& name,
                               const std::vector<std::int64_t>& shape) {
   const StoredTensor& tensor = file.tensor(name);
   if (tensor.shape != shape)
@@ -102,7 +104,7 @@ const StoredTensor& tensor_of(const SafetensorsFile& file, const std::string& na
 }
 
 /// The biases of the choice of experts stand in a file beside the weights, in whatever type.
-void load_expert_biases(const SafetensorsFile& file, Trainer& trainer) {
+void load_expert_biases(const SafetensorsFiles& file, Trainer& trainer) {
   const auto type = trainer.type_of(ParameterArray::expert_bias);
   for (const ParameterSlice& slice : trainer.layout().expert_biases()) {
     const std::vector<float> values = file.float32(slice.name);
@@ -117,7 +119,7 @@ void load_expert_biases(const SafetensorsFile& file, Trainer& trainer) {
   }
 }
 
-void refuse_strangers(const SafetensorsFile& file, const std::set<std::string>& known,
+void refuse_strangers(const SafetensorsFiles& file, const std::set<std::string>& known,
                       const ModelConfiguration& model) {
   for (const std::string& name : file.names())
     if (!known.contains(name) && !is_derived(name, model))
@@ -128,23 +130,25 @@ void refuse_strangers(const SafetensorsFile& file, const std::set<std::string>& 
 }  // namespace
 
 ModelConfiguration read_model_configuration(const std::filesystem::path& path) {
-  const SafetensorsFile file(path);
+  const SafetensorsFiles file(path);
   if (const auto found = file.metadata().find("config"); found != file.metadata().end())
-    return read_huggingface_configuration(found->second, path.string() + " (metadata 'config')");
-  const std::filesystem::path beside = path.parent_path() / "config.json";
+    return read_huggingface_configuration(found->second, file.path().string() + " (metadata 'config')");
+  const std::filesystem::path beside = file.path().parent_path() / "config.json";
   std::ifstream stream(beside);
   if (!stream)
     throw InputFileError(
         fmt::format("'{}' has no metadata 'config' and there is no '{}': one of them must tell the "
                     "model",
-                    path.string(), beside.string()));
+                    file.path().string(), beside.string()));
   std::ostringstream text;
   text << stream.rdbuf();
   return read_huggingface_configuration(text.str(), beside.string());
 }
 
-void save_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
-  SafetensorsWriter writer(path);
+namespace {
+
+template <class Writer>
+void write_checkpoint(Writer& writer, Trainer& trainer) {
   writer.add_metadata("format", "pt");
   writer.add_metadata("config", write_huggingface_configuration(trainer.configuration().model,
                                                                 trainer.configuration().train.precision));
@@ -167,8 +171,78 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
   writer.commit();
 }
 
+constexpr std::string_view configuration_name = "config.json";
+
+bool is_folder(const std::filesystem::path& path, std::uint64_t shard_bytes) {
+  std::error_code ignored;
+  return shard_bytes > 0 || !path.has_filename() || std::filesystem::is_directory(path, ignored);
+}
+
+/// Whether the folder has a config.json; throws OutputFileError if it is that of another model.
+bool has_configuration(const std::filesystem::path& folder, const ModelConfiguration& model) {
+  const std::filesystem::path file = folder / configuration_name;
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return false;
+  constexpr std::size_t most_bytes = std::size_t{1} << 24;
+  if (read_huggingface_configuration(read_text_file(file, most_bytes), file.string()) != model)
+    throw OutputFileError(
+        fmt::format("cannot write a checkpoint into '{}': its {} is that of another model; name "
+                    "another folder",
+                    folder.string(), configuration_name));
+  return true;
+}
+
+void require_no_index(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (std::filesystem::exists(folder / weights_index_name, ignored))
+    throw OutputFileError(
+        fmt::format("cannot write {} into '{}': it holds a {} too; give a size of shards, "
+                    "or name another folder",
+                    whole_weights_name, folder.string(), weights_index_name));
+}
+
+}  // namespace
+
+void require_savable(const std::filesystem::path& path, const ModelConfiguration& model,
+                     std::uint64_t shard_bytes) {
+  if (!is_folder(path, shard_bytes)) {
+    const AtomicFile probe(path);
+    return;
+  }
+  std::error_code error;
+  std::filesystem::create_directory(path.has_filename() ? path : path.parent_path(), error);
+  if (error || !std::filesystem::is_directory(path, error))
+    throw OutputFileError(fmt::format("cannot write a checkpoint into '{}': {}", path.string(),
+                                      error ? error.message() : "it is no folder"));
+  has_configuration(path, model);
+  if (shard_bytes > 0) {
+    const ShardedSafetensorsWriter probe(path, 0, 1);
+  } else {
+    require_no_index(path);
+    const AtomicFile probe(path / whole_weights_name);
+  }
+}
+
+void save_checkpoint(const std::filesystem::path& path, Trainer& trainer, std::uint64_t shard_bytes) {
+  const Configuration& configuration = trainer.configuration();
+  if (!is_folder(path, shard_bytes)) {
+    SafetensorsWriter writer(path);
+    return write_checkpoint(writer, trainer);
+  }
+  require_savable(path, configuration.model, shard_bytes);
+  if (!has_configuration(path, configuration.model))
+    write_file_atomically(path / configuration_name, write_huggingface_configuration(
+                                                         configuration.model, configuration.train.precision));
+  if (shard_bytes > 0) {
+    ShardedSafetensorsWriter writer(path, trainer.steps_done(), shard_bytes);
+    return write_checkpoint(writer, trainer);
+  }
+  SafetensorsWriter writer(path / whole_weights_name);
+  write_checkpoint(writer, trainer);
+}
+
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
-  const SafetensorsFile file(path);
+  const SafetensorsFiles file(path);
   const ModelConfiguration& model = trainer.configuration().model;
   const bool resumes = file.metadata().contains(step_key);
   const std::vector<ParameterSlice> slices = trainer.layout().slices_in(
@@ -190,7 +264,7 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
         throw InputFileError(
             fmt::format("'{}': tensor '{}' is {} and this configuration keeps it as {}: set "
                         "train.optimizer_state and train.master_weights as in the run that wrote it",
-                        path.string(), state, name_of(tensor.type), name_of(stored_type_of(*type))));
+                        file.path().string(), state, name_of(tensor.type), name_of(stored_type_of(*type))));
     }
   }
   for (const ParameterSlice& slice : trainer.layout().expert_biases()) {
@@ -218,7 +292,7 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
 }
 
 void load_weights(const std::filesystem::path& path, Generator& generator) {
-  const SafetensorsFile file(path);
+  const SafetensorsFiles file(path);
   const std::vector<ParameterSlice> slices = generator.layout().slices_in(
       [&file](const std::string& name) { return file.contains(name_in(file, name)); });
   const std::vector<ParameterSlice>& biases = generator.layout().expert_biases();

@@ -9,23 +9,31 @@
 
 namespace encore::model {
 
-/// The model that a safetensors file holds: from its `config` metadata, or the `config.json` beside it, both with
-/// Hugging Face fields. Throws InputFileError when there is neither or it cannot be read, ConfigurationError when
+/// The model that a checkpoint holds: a safetensors file, an index of shards, or a Hugging Face folder (see
+/// SafetensorsFiles). From its `config` metadata, or the `config.json` beside it, both with Hugging Face fields. Throws InputFileError when there is neither or it cannot be read, ConfigurationError when
 /// it describes a model that this version does not have.
-ModelConfiguration read_model_configuration(const std::filesystem::path& file);
+ModelConfiguration read_model_configuration(const std::filesystem::path& path);
 
 /// Writes weights under their Hugging Face names, and what an exact resume needs: moments, master weights, random
-/// positions and the number of steps. One safetensors file, written beside and renamed, with the model's Hugging
-/// Face configuration as metadata. Throws OutputFileError; an older file of that name then stays as it was.
-void save_checkpoint(const std::filesystem::path& file, Trainer& trainer);
+/// positions and the number of steps, with the model's Hugging Face configuration as metadata. Into one safetensors
+/// file, written beside and renamed; or, if `path` is a folder, ends with a slash, or `shard_bytes` is not 0, into a
+/// Hugging Face folder: config.json, and model.safetensors or shards of at most so many bytes with their index. Throws
+/// OutputFileError; an older checkpoint of that name then stays as it was.
+void save_checkpoint(const std::filesystem::path& path, Trainer& trainer, std::uint64_t shard_bytes = 0);
+
+/// Finds out before the first step, and not after the last, that save_checkpoint would throw; makes the folder, if it is
+/// to be one.
+void require_savable(const std::filesystem::path& path, const ModelConfiguration& model,
+                     std::uint64_t shard_bytes = 0);
 
 struct LoadedCheckpoint {
   std::int64_t steps_done = 0;
   bool resumes = false;  ///< training state was there; otherwise weights only, and training starts at step 1
 };
 
-/// Loads a checkpoint of save_checkpoint, or Hugging Face weights (F64, F32, F16 or BF16). Throws InputFileError
-/// naming the tensor that is missing, has another shape, or does not belong to the model.
-LoadedCheckpoint load_checkpoint(const std::filesystem::path& file, Trainer& trainer);
+/// Loads a checkpoint of save_checkpoint, or Hugging Face weights (F64, F32, F16 or BF16), from what
+/// read_model_configuration takes. Throws InputFileError naming the tensor that is missing, has another shape, or does
+/// not belong to the model.
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& trainer);
 
 }  // namespace encore::model

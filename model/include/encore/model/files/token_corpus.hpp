@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace encore::model {
 
@@ -24,6 +25,9 @@ class TokenCorpus {
 
   /// A text in memory, one token a byte; `name` stands for it in errors.
   static TokenCorpus text(std::string text, std::string name);
+
+  /// Tokens in memory; `name` stands for them in errors. Throws InternalError for a negative one.
+  static TokenCorpus tokens(std::vector<std::int32_t> tokens, std::string name);
 
   /// The text that ships with the library, one token a byte.
   static TokenCorpus embedded();
