@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "foreign_kernels.hpp"
 #include "graph_branches_cuda.hpp"
 #include "graph_kernels_cuda.hpp"
 #include "recording_scope.hpp"
@@ -113,6 +114,7 @@ RecordedGraph<Kokkos::Cuda>::RecordedGraph(Stream<Kokkos::Cuda>& stream, std::st
   auto start = std::chrono::steady_clock::now();
   impl::RecordingScope<Kokkos::Cuda> scope(stream, labels_, *resources_);
   {
+    const impl::ForeignKernelWatch watch(name_);
     const ModeScope<Kokkos::Cuda> prime(stream, StreamMode::prime);
     body();
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "foreign_kernels.hpp"
 #include "recording_scope.hpp"
 
 #include <encore/backend/recorded_graph.hpp>
@@ -26,6 +27,7 @@ RecordedGraph<Space>::RecordedGraph(Stream<Space>& stream, std::string name,
   const auto start = std::chrono::steady_clock::now();
   impl::RecordingScope<Space> scope(stream, labels_, *resources_);
   {
+    const impl::ForeignKernelWatch watch(name_);
     const ModeScope<Space> prime(stream, StreamMode::prime);
     body();
   }
