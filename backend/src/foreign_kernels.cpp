@@ -21,10 +21,10 @@ thread_local const std::string* recorded_graph = nullptr;
 
 void refuse(const std::string& what, const char* label) {
   if (recorded_graph == nullptr) return;
-  throw CaptureError(
-      "recording '" + *recorded_graph + "': " + what + " '" + label +
-      "' was started past Encore and would not be replayed: start kernels by backend::launch, copy by "
-      "Stream::copy, and make Views before the recording");
+  throw CaptureError("recording '" + *recorded_graph + "': " + what + " '" + label +
+                     "' was started past Encore and would not be replayed: start kernels by backend::launch "
+                     "or launch_kokkos, copy by "
+                     "Stream::copy, and make Views before the recording");
 }
 
 template <auto Callback>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kokkos kernels of a caller inside a recorded body.
 #include <encore/backend/error.hpp>
-#include <encore/backend/launch.hpp>
+#include <encore/backend/launch_kokkos.hpp>
 #include <encore/backend/recorded_graph.hpp>
 
 #include "spaces.hpp"
@@ -116,14 +116,14 @@ TEST_CASE("a tool's callbacks are the same after a recording as before it") {
   tools::set_callbacks(before);
 }
 
-TEST_CASE_TEMPLATE("a Kokkos kernel inside launch_native is recorded and replayed", Space,
+TEST_CASE_TEMPLATE("a Kokkos kernel inside launch_kokkos is recorded and replayed", Space,
                    ENCORE_TEST_SPACES) {
   Stream<Space> stream;
   TestArray<Space, float> array(stream, {1.0F, 2.0F});
   const auto step = [&] {
     own_kernel(stream, array);
-    launch_native(stream, "user::native", {write(array.data(), array.size())},
-                  [&stream, &array] { plain_kernel<Space>(stream, array); });
+    launch_kokkos(stream, "user::library", {write(array.data(), array.size())},
+                  [&] { plain_kernel<Space>(stream, array); });
   };
   step();  // Kokkos prepares a kernel where it is first used, which a capture would refuse.
   stream.synchronize("test");

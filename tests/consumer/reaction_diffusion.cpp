@@ -82,7 +82,7 @@ struct Simulation {
         change("change", grid.cells(), 2),
         targets("targets", grid.cells(), 2),
         rates("rates", grid.cells(), 2) {
-    network.set_optimizer(stream, {.learning_rate = 2e-3, .weight_decay = 0, .clip = 1});
+    network.set_optimizer(stream, {.learning_rate = 4e-3, .weight_decay = 0, .clip = 1});
     seed_fields();
     restart();
   }

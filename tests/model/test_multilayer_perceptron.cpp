@@ -233,7 +233,7 @@ std::vector<std::byte> state_of(Stream<Space>& stream, const MultilayerPerceptro
 
 template <class Space, class T>
 struct Problem {
-  static constexpr std::int64_t cells = 2500;
+  static constexpr std::int64_t cells = 2100;
 
   Problem()
       : inputs(view_of<Kokkos::LayoutLeft, Space, T>("x", normal_values<T>(3 * cells, 1), 3)),
