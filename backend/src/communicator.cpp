@@ -2,6 +2,7 @@
 #include <encore/backend/communicator.hpp>
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
+#include <encore/backend/tool_events.hpp>
 
 #include <utility>
 
@@ -39,6 +40,7 @@ void Communicator<Space>::run(Stream<Space>& stream, const char* label, const Ac
   if (is_host_space<Space> && stream.mode() == StreamMode::execute) {
     // Not inside a Kokkos kernel: it would hold a lock while it waits for ranks that may need it.
     stream.note_launch(label, {reads, writes, order});
+    const impl::LaunchEvent event(stream, label);
     call(*transport_, nullptr);
     return;
   }

@@ -17,8 +17,7 @@ std::string_view name_of(RegionKind kind) {
 
 void Region::open(RegionKind kind, std::string_view name, bool recording) noexcept {
   recording_ = recording;
-  tool_ =
-      recording ? impl::recording_callbacks().push_region != nullptr : Kokkos::Tools::profileLibraryLoaded();
+  tool_ = recording ? impl::loaded_callbacks().push_region != nullptr : Kokkos::Tools::profileLibraryLoaded();
   range_ = impl::nvtx_listens();
   if (!tool_ && !range_) return;
   constexpr std::string_view prefix = "encore::";
@@ -29,13 +28,13 @@ void Region::open(RegionKind kind, std::string_view name, bool recording) noexce
   if (range_) impl::push_nvtx_range(kind, whole.c_str() + prefix.size());
   if (!tool_) return;
   if (!recording) return Kokkos::Tools::pushRegion(whole);
-  impl::recording_callbacks().push_region(whole.c_str());
+  impl::loaded_callbacks().push_region(whole.c_str());
 }
 
 void Region::close() noexcept {
   if (tool_ && !recording_) Kokkos::Tools::popRegion();
-  if (tool_ && recording_ && impl::recording_callbacks().pop_region != nullptr)
-    impl::recording_callbacks().pop_region();
+  if (tool_ && recording_ && impl::loaded_callbacks().pop_region != nullptr)
+    impl::loaded_callbacks().pop_region();
   if (range_) impl::pop_nvtx_range();
 }
 

@@ -116,6 +116,36 @@ TEST_CASE("a tool's callbacks are the same after a recording as before it") {
   tools::set_callbacks(before);
 }
 
+TEST_CASE(
+    "recordings of several threads at once leave a tool's callbacks as they were, also for later "
+    "recordings") {
+  namespace tools = Kokkos::Tools::Experimental;
+  const tools::EventSet before = tools::get_callbacks();
+  tools::set_begin_parallel_for_callback([](const char*, std::uint32_t, std::uint64_t*) {});
+  const auto set = tools::get_callbacks().begin_parallel_for;
+  const auto record = [] {
+    Stream<Kokkos::Serial> stream;
+    TestArray<Kokkos::Serial, float> array(stream, {1.0F});
+    for (int i = 0; i < 50; ++i) {
+      RecordedGraph<Kokkos::Serial> graph(stream, "time step", [&] { own_kernel(stream, array); });
+      graph.replay();
+    }
+    CHECK(array.get() == std::vector<float>{51.0F});
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(record);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(tools::get_callbacks().begin_parallel_for == set);
+  record();
+  Stream<Kokkos::Serial> stream;
+  TestArray<Kokkos::Serial, float> array(stream, {1.0F});
+  CHECK_THROWS_AS(RecordedGraph<Kokkos::Serial>(stream, "time step",
+                                                [&] { plain_kernel<Kokkos::Serial>(stream, array); }),
+                  CaptureError);
+  CHECK(tools::get_callbacks().begin_parallel_for == set);
+  tools::set_callbacks(before);
+}
+
 TEST_CASE_TEMPLATE("a Kokkos kernel inside launch_kokkos is recorded and replayed", Space,
                    ENCORE_TEST_SPACES) {
   Stream<Space> stream;
