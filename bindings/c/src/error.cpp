@@ -21,6 +21,7 @@ static_assert(status_of(ErrorCode::device) == ENCORE_ERROR_DEVICE);
 static_assert(status_of(ErrorCode::out_of_memory) == ENCORE_ERROR_OUT_OF_MEMORY);
 static_assert(status_of(ErrorCode::capture) == ENCORE_ERROR_CAPTURE);
 static_assert(status_of(ErrorCode::replay_contract) == ENCORE_ERROR_REPLAY_CONTRACT);
+static_assert(status_of(ErrorCode::communication) == ENCORE_ERROR_COMMUNICATION);
 static_assert(status_of(ErrorCode::validation) == ENCORE_ERROR_VALIDATION);
 static_assert(status_of(ErrorCode::internal) == ENCORE_ERROR_INTERNAL);
 
@@ -93,6 +94,7 @@ const char* encore_status_name(int status) {
     case ENCORE_ERROR_OUT_OF_MEMORY: return "out_of_memory";
     case ENCORE_ERROR_CAPTURE: return "capture";
     case ENCORE_ERROR_REPLAY_CONTRACT: return "replay_contract";
+    case ENCORE_ERROR_COMMUNICATION: return "communication";
     case ENCORE_ERROR_VALIDATION: return "validation";
     case ENCORE_ERROR_INTERNAL: return "internal";
   }

@@ -20,6 +20,7 @@ from ._encore import (
 )
 from .errors import (
     CaptureError,
+    CommunicationError,
     ConfigurationError,
     DeviceError,
     Error,
@@ -34,6 +35,7 @@ from .errors import (
 
 __all__ = [
     "CaptureError",
+    "CommunicationError",
     "Configuration",
     "ConfigurationError",
     "DeviceError",

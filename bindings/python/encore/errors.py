@@ -60,16 +60,22 @@ class ReplayContractError(Error):
     code = 8
 
 
+class CommunicationError(Error):
+    """A rank of a group is gone, is late, or does something else than the others."""
+
+    code = 9
+
+
 class ValidationError(Error):
     """A result differs from its reference."""
 
-    code = 9
+    code = 10
 
 
 class InternalError(Error):
     """A defect of the library."""
 
-    code = 10
+    code = 11
 
 
 _classes = {kind.code: kind for kind in Error.__subclasses__()}

@@ -23,9 +23,11 @@ typedef enum encore_status {
   ENCORE_ERROR_OUT_OF_MEMORY = 6, /* host or device memory, or a stated limit, does not suffice */
   ENCORE_ERROR_CAPTURE = 7,       /* something cannot be recorded, or could not be */
   ENCORE_ERROR_REPLAY_CONTRACT =
-      8,                       /* a replay was asked for with something that differs from what was recorded */
-  ENCORE_ERROR_VALIDATION = 9, /* a result differs from its reference */
-  ENCORE_ERROR_INTERNAL = 10   /* a defect of the library */
+      8, /* a replay was asked for with something that differs from what was recorded */
+  ENCORE_ERROR_COMMUNICATION =
+      9, /* a rank of a group is gone, is late, or does something else than the others */
+  ENCORE_ERROR_VALIDATION = 10, /* a result differs from its reference */
+  ENCORE_ERROR_INTERNAL = 11    /* a defect of the library */
 } encore_status;
 
 /* "usage", "configuration", ...; "ok" for 0 and "unknown" for other numbers. Never NULL. */
