@@ -21,7 +21,7 @@ constexpr std::array keys = {
     MegatronKey{"cuda_graph_warmup_steps", MegatronKind::number, "graph.warmup_steps"},
     MegatronKey{"enable_cuda_graph", MegatronKind::truth, "true: cuda_graph_impl = local"},
     MegatronKey{"external_cuda_graph", MegatronKind::truth, "true: cuda_graph_impl = transformer_engine"},
-    MegatronKey{"inference_cuda_graph_scope", MegatronKind::text, "none; there is no inference"},
+    MegatronKey{"inference_cuda_graph_scope", MegatronKind::text, "none; a training records no inference"},
     MegatronKey{"te_rng_tracker", MegatronKind::truth,
                 "ignored: random positions lie in device memory anyway"},
     MegatronKey{"use_te_rng_tracker", MegatronKind::truth, "the same"},
