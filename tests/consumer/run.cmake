@@ -12,7 +12,7 @@ if(DEFINED ENV{ENCORE_CONSUMER_RUN})
 endif()
 
 function(run)
-  execute_process(COMMAND ${ARGV} RESULT_VARIABLE result)
+  execute_process(COMMAND ${ARGV} WORKING_DIRECTORY "${WORK}" RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
     string(REPLACE ";" " " command "${ARGV}")
     message(FATAL_ERROR "failed: ${command}")
@@ -28,6 +28,7 @@ function(refuses sentence)
 endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
+file(MAKE_DIRECTORY "${WORK}")
 set(common -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}" -DCMAKE_BUILD_TYPE=Release)
 set(configure "${CMAKE_COMMAND}" -S "${SOURCE}/tests/consumer" -B "${WORK}/build" ${common})
 
@@ -57,6 +58,7 @@ run(${configure} "-DEncore_ROOT=${WORK}/prefix")
 run("${CMAKE_COMMAND}" --build "${WORK}/build")
 if(RUN)
   run("${WORK}/build/heat")
+  run("${WORK}/build/reaction_diffusion")
 endif()
 
 # A component that does not exist must be refused with its name.
@@ -79,7 +81,7 @@ execute_process(
   COMMAND "${CMAKE_COMMAND}" -E env "PKG_CONFIG_PATH=${folder}" "${pkg_config}" --cflags --libs encore
   OUTPUT_VARIABLE flags COMMAND_ERROR_IS_FATAL ANY)
 separate_arguments(flags UNIX_COMMAND "${flags}")
-run("${COMPILER}" -O1 "${SOURCE}/tests/consumer/heat.cpp" -o "${WORK}/heat_by_pkg_config" ${flags})
+run("${COMPILER}" -O1 "${SOURCE}/tests/consumer/reaction_diffusion.cpp" -o "${WORK}/by_pkg_config" ${flags})
 if(RUN)
-  run("${CMAKE_COMMAND}" -E env "LD_LIBRARY_PATH=${libraries}" "${WORK}/heat_by_pkg_config")
+  run("${CMAKE_COMMAND}" -E env "LD_LIBRARY_PATH=${libraries}" "${WORK}/by_pkg_config")
 endif()

@@ -187,4 +187,5 @@ class Encore(CMakePackage, CudaPackage):
             cmake("--build", ".")
             # Login nodes have no GPU: there, linking is all that can be seen.
             if self.spec.satisfies("~cuda") or which("nvidia-smi"):
-                which("./heat", required=True)()
+                for program in ("heat", "reaction_diffusion"):
+                    which(f"./{program}", required=True)()
