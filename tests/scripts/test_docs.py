@@ -233,7 +233,7 @@ class Commands(unittest.TestCase):
 
 
 class Programs(unittest.TestCase):
-    """Blocks of C++ that begin with an include, and those of CONTRIBUTING.md, which are files of one kernel."""
+    """Blocks of C++ that are whole files; those of CONTRIBUTING.md belong together."""
 
     BUILD = ROOT / "build/host/compile_commands.json"
 
@@ -248,7 +248,8 @@ class Programs(unittest.TestCase):
             for page in pages():
                 for language, block in prose_and_blocks(page.read_text())[1]:
                     text = "\n".join(block)
-                    if language != "cpp" or "#include <encore/" not in text:
+                    whole = re.search(r"^\s*(int main\(|namespace \w+|TEST_CASE|template <)", text, re.M)
+                    if language != "cpp" or "#include <encore/" not in text or not whole:
                         continue
                     seen += 1
                     declared = re.search(r"^\s*void (\w+)\(", text, re.M)
@@ -257,6 +258,7 @@ class Programs(unittest.TestCase):
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_text(text)
                     command = ["g++", "-fsyntax-only", "-x", "c++", "-Wall", "-Wextra", f"-I{folder}", *options]
+                    command += [f"-I{ROOT}/{library}/include" for library in ("backend", "kernels", "graph", "model")]
                     command += [f"-I{ROOT}/{part}" for part in ("kernels/src", "tests", "tests/support")]
                     with self.subTest(page=str(page.relative_to(ROOT)), block=block[1] or block[2]):
                         done = subprocess.run([*command, file], capture_output=True, text=True)
