@@ -309,7 +309,8 @@ void add_generate(CLI::App& app, GenerateOptions& options) {
       ->type_name("ID")
       ->allow_extra_args(false);
   auto* tokenizer = app.add_option("--tokenizer", options.tokenizer,
-                                   "tokenizer.json of Hugging Face, or its folder, between text and tokens")
+                                   "tokenizer.json of Hugging Face, or its folder, between text and tokens "
+                                   "(default: that of the folder that --load names)")
                         ->type_name("FILE");
   app.add_flag("--bytes", options.bytes, "tokens are bytes, although the vocabulary is larger")
       ->excludes(tokenizer);
@@ -378,11 +379,15 @@ std::string shown(const std::string& text) {
 }
 
 /// A folder brings its tokenizer along.
-void take_tokenizer(DataOptions& data, const ConfigurationOptions& configuration) {
-  if (data.tokenizer || data.tokens || !configuration.load) return;
+void take_tokenizer(std::optional<std::filesystem::path>& tokenizer,
+                    const ConfigurationOptions& configuration) {
+  if (tokenizer || !configuration.load) return;
   const std::filesystem::path file = *configuration.load / "tokenizer.json";
   std::error_code ignored;
-  if (std::filesystem::exists(file, ignored)) data.tokenizer = file;
+  if (std::filesystem::exists(file, ignored)) tokenizer = file;
+}
+void take_tokenizer(DataOptions& data, const ConfigurationOptions& configuration) {
+  if (!data.tokens) take_tokenizer(data.tokenizer, configuration);
 }
 
 void require_command(const std::vector<std::string>& arguments) {
@@ -464,6 +469,7 @@ Command parse(const std::vector<std::string>& arguments) {
   take_tokenizer(comparison.data, comparison.configuration);
   take_tokenizer(profile.data, profile.configuration);
   take_tokenizer(evaluation.data, evaluation.configuration);
+  if (!generation.bytes) take_tokenizer(generation.tokenizer, generation.configuration);
   if (train_app->parsed()) return train;
   if (generate_app->parsed()) return generation;
   if (compare_app->parsed()) return comparison;
