@@ -106,7 +106,8 @@ TEST_CASE("the page of a run shows in a browser what its log says") {
   for (const auto& [mode, of_mode] : times) {
     CHECK(seen["marks"]["time " + mode] == of_mode.size());
     CHECK(numbers[mode + "_steps"] == json::array({static_cast<double>(of_mode.size())}));
-    CHECK(numbers["median_" + mode + "_ms"][0].get<double>() == doctest::Approx(median(of_mode)).epsilon(1e-12));
+    CHECK(numbers["median_" + mode + "_ms"][0].get<double>() ==
+          doctest::Approx(median(of_mode)).epsilon(1e-12));
   }
   CHECK(seen["marks"]["loss points"] == steps.size());
   CHECK(seen["marks"]["evaluations"] == 11);  // one before the first step
@@ -164,6 +165,7 @@ TEST_CASE("no text of a log, a verdict, a profile or a configuration becomes mar
   json verdict = json::parse(encore(tiny.arguments("ab", {"--steps", "10", "--json"})).output);
   verdict["reason"] = verdict["verdict"] = verdict["device"] = hostile;
   verdict["difference"] = hostile;
+  verdict["configuration"]["train"]["tune_products"] = "on";
   verdict["configuration"]["train"]["tuning_cache"] = hostile;
   write_bytes(tiny.path("ab.json"), verdict.dump());
   json profile = json::parse(encore(tiny.arguments("profile", {"--by", "segment", "--json", "--samples", "1",
@@ -193,7 +195,8 @@ TEST_CASE("a run that fails leaves a page that says why") {
   const TinyModel tiny;
   const std::string page = tiny.path("run.html");
   const Outcome outcome =
-      encore(tiny.train({"--report", page, "--set", "train.lr=1e30", "--set", "train.min_lr=1e30"}));
+      encore(tiny.train({"--steps", "200", "--report", page, "--set", "train.lr=100", "--set",
+                         "train.min_lr=100", "--set", "train.clip=0", "--set", "train.weight_decay=100"}));
   CHECK(outcome.code == 5);
   const std::string text = read_bytes(page);
   CHECK(text.find("The run ended early") != std::string::npos);
