@@ -135,14 +135,14 @@ TEST_CASE(
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) threads.emplace_back(record);
   for (std::thread& thread : threads) thread.join();
-  CHECK(tools::get_callbacks().begin_parallel_for == set);
+  CHECK((tools::get_callbacks().begin_parallel_for == set));
   record();
   Stream<Kokkos::Serial> stream;
   TestArray<Kokkos::Serial, float> array(stream, {1.0F});
   CHECK_THROWS_AS(RecordedGraph<Kokkos::Serial>(stream, "time step",
                                                 [&] { plain_kernel<Kokkos::Serial>(stream, array); }),
                   CaptureError);
-  CHECK(tools::get_callbacks().begin_parallel_for == set);
+  CHECK((tools::get_callbacks().begin_parallel_for == set));
   tools::set_callbacks(before);
 }
 

@@ -180,7 +180,7 @@ void Training::prepare_evaluation(Progress& progress) {
     evaluate_every_ = std::max<std::int64_t>(1, left / of_a_report);
   if (evaluate_every_ == 0) return;
   try {
-    evaluation_.emplace(evaluation_corpus(options_.data),
+    evaluation_.emplace(evaluation_corpus(options_.data, configuration_.model.vocab),
                         model::TokenSource::Shape{.sequences = configuration_.train.microbatch,
                                                   .seq = configuration_.train.seq,
                                                   .vocab = configuration_.model.vocab},
