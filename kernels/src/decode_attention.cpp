@@ -329,9 +329,9 @@ void decode_attention(Stream<Space>& stream, const DecodeRows<Space>& rows, cons
       },
       keys.data(), values.data());
   impl::launch_row_packets(stream, "decode/attention_combine",
-                     {backend::read(workspace), backend::read(sinks), backend::write(output)},
-                     count * shape.heads, shape.head_dim,
-                     CombineStretches<T>{partials, sinks.data(), output.data()});
+                           {backend::read(workspace), backend::read(sinks), backend::write(output)},
+                           count * shape.heads, shape.head_dim,
+                           CombineStretches<T>{partials, sinks.data(), output.data()});
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T)                                                                         \

@@ -17,7 +17,7 @@ std::string_view name_of(NetworkActivation activation);
 /// What a MultilayerPerceptron is made from.
 struct NetworkDescription {
   std::vector<std::int64_t> widths{};  ///< features, hidden layers, outputs, as in {4, 64, 64, 1}
-  std::int64_t rows = 0;             ///< cells of a call, at most
+  std::int64_t rows = 0;               ///< cells of a call, at most
   NetworkActivation activation = NetworkActivation::gelu_tanh;
   std::uint64_t seed = 1;  ///< the initial weights depend on nothing else
   double output_gain =
