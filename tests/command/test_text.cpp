@@ -38,7 +38,7 @@ TEST_CASE("tokenize writes a token file that gives the text back, and train read
   REQUIRE_MESSAGE(made.code == 0, made.error);
   const json report = json::parse(made.output);
   CHECK(report["bytes"] == some_text.size());
-  CHECK(report["tokens"] < some_text.size() / 2);
+  CHECK(report["tokens"] < some_text.size());
   CHECK(std::filesystem::file_size(tiny.path("tokens.bin")) ==
         1024 + 2 * report["tokens"].get<std::size_t>());
   const Outcome back = encore({"tokenize", tiny.path("tokens.bin"), "--decode", "--tokenizer",
@@ -115,7 +115,8 @@ TEST_CASE(
 
   const Outcome of_one = encore({"eval", "--load", tiny.path("one.safetensors"), "--sequences", "8", "--json",
                                  "--tokenizer", tokenizer("gpt2")});
-  if (of_one.code == 0) CHECK(json::parse(of_one.output)["loss"] == json::parse(alone.output)["loss"]);
+  REQUIRE_MESSAGE(of_one.code == 0, of_one.error);
+  CHECK(json::parse(of_one.output)["loss"] == json::parse(alone.output)["loss"]);
 }
 
 TEST_CASE("a folder with Hugging Face's names, in shards, is evaluated as the one file is") {
