@@ -111,7 +111,7 @@ TEST_CASE(
   REQUIRE_MESSAGE(alone.code == 0, alone.error);
   train({"--load", folder, "--save", tiny.path("resumed.safetensors")});
   CHECK(read_bytes(tiny.path("whole.safetensors")) == read_bytes(tiny.path("resumed.safetensors")));
-  train({"--load", folder, "--steps", "4", "--save", tiny.path("one.safetensors")});
+  train({"--steps", "4", "--save", tiny.path("one.safetensors")});
 
   const Outcome of_one = encore({"eval", "--load", tiny.path("one.safetensors"), "--sequences", "8", "--json",
                                  "--tokenizer", tokenizer("gpt2")});
