@@ -250,7 +250,7 @@ TEST_CASE("a long word is encoded in the time that its length asks for") {
   const Tokenizer tokenizer = Tokenizer::parse(stored("gpt2"), "'t.json'");
   // A quadratic way would take minutes.
   std::string letters;
-  for (int i = 0; i < 400000; ++i) letters += static_cast<char>('a' + i * i % 23);
+  for (int i = 0; i < 400000; ++i) letters += static_cast<char>('a' + (i % 23) * (i % 23) % 23);
   CHECK(tokenizer.decode(tokenizer.encode(letters)) == letters);
   const Tokenizer composing = Tokenizer::parse(stored("qwen3"), "'t.json'");
   std::string marks = "a";
