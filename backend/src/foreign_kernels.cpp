@@ -43,14 +43,14 @@ void refuse_kernels_and_copies(ToolCallbacks& callbacks) {
 
 }  // namespace
 
-ForeignKernelWatch::ForeignKernelWatch(const std::string& graph) : before_(recorded_graph) {
+ForeignKernelWatch::ForeignKernelWatch(const std::string& graph)
+    : before_(recorded_graph), watches_(watch_callbacks(refuse_kernels_and_copies)) {
   recorded_graph = &graph;
-  watch_callbacks(refuse_kernels_and_copies);
 }
 
 ForeignKernelWatch::~ForeignKernelWatch() {
   recorded_graph = before_;
-  end_watching_callbacks();
+  if (watches_) end_watching_callbacks();
 }
 
 }  // namespace encore::backend::impl

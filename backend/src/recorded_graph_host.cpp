@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "foreign_kernels.hpp"
 #include "recording_scope.hpp"
+#include "tool_callbacks.hpp"
 
 #include <encore/backend/recorded_graph.hpp>
 #include <encore/backend/region.hpp>
-#include <encore/backend/tool_events.hpp>
 
 #include <chrono>
 #include <utility>
@@ -34,7 +34,7 @@ RecordedGraph<Space>::RecordedGraph(Stream<Space>& stream, std::string name,
   scope.drop_labels();
   {
     const Region region(stream, RegionKind::record, name_);
-    const impl::CaptureWithTools tools;
+    impl::look_at_callbacks();  // Nothing runs through Kokkos here, so there is nothing to keep from a tool.
     const ModeScope<Space> record(stream, StreamMode::record, &recording_->tape);
     body();
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_event.hpp"
+#include "tool_callbacks.hpp"
 
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
@@ -33,6 +34,7 @@ Stream<Kokkos::Cuda>::Stream()
       space_(static_cast<cudaStream_t>(owned_native_stream_.get())) {
   // Kokkos clears the instance's scratch on the legacy stream, which a non-blocking stream does not wait for.
   Kokkos::fence("encore: new stream");
+  impl::note_stream(this);
 }
 
 template <>
@@ -41,10 +43,13 @@ Stream<Kokkos::Cuda>::Stream(const Kokkos::Cuda& instance) : space_(instance) {
     throw DeviceError(
         "the execution space instance uses CUDA's legacy stream, which cannot be captured: make it "
         "from a stream created with cudaStreamNonBlocking");
+  impl::note_stream(this);
 }
 
 template <>
-Stream<Kokkos::Cuda>::~Stream() = default;
+Stream<Kokkos::Cuda>::~Stream() {
+  impl::forget_stream(this);
+}
 
 template <>
 int Stream<Kokkos::Cuda>::threads() const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_event.hpp"
+#include "tool_callbacks.hpp"
 
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
@@ -24,13 +25,19 @@ Space own_instance() {
 }  // namespace
 
 template <class Space>
-Stream<Space>::Stream() : space_(own_instance<Space>()) {}
+Stream<Space>::Stream() : space_(own_instance<Space>()) {
+  impl::note_stream(this);
+}
 
 template <class Space>
-Stream<Space>::Stream(const Space& instance) : space_(instance) {}
+Stream<Space>::Stream(const Space& instance) : space_(instance) {
+  impl::note_stream(this);
+}
 
 template <class Space>
-Stream<Space>::~Stream() = default;
+Stream<Space>::~Stream() {
+  impl::forget_stream(this);
+}
 
 template <class Space>
 int Stream<Space>::threads() const {

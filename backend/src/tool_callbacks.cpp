@@ -1,63 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool_callbacks.hpp"
 
+#include <algorithm>
+#include <condition_variable>
+#include <map>
 #include <mutex>
+#include <thread>
 
 namespace encore::backend::impl {
 
 namespace {
 
-struct Changes {
-  std::mutex mutex;
-  int pauses = 0;
-  int watches = 0;
-  ToolCallbacks loaded{};
-  void (*replace)(ToolCallbacks&) = nullptr;
+namespace tools = Kokkos::Tools::Experimental;
 
-  void begin(int& count) {
-    const std::lock_guard lock(mutex);
-    if (pauses + watches == 0) loaded = Kokkos::Tools::Experimental::get_callbacks();
-    ++count;
+bool calls_anything(const ToolCallbacks& callbacks) {
+  return callbacks.begin_parallel_for != nullptr || callbacks.begin_parallel_reduce != nullptr ||
+         callbacks.begin_parallel_scan != nullptr || callbacks.begin_deep_copy != nullptr ||
+         callbacks.begin_fence != nullptr || callbacks.push_region != nullptr ||
+         callbacks.allocate_data != nullptr || callbacks.deallocate_data != nullptr;
+}
+
+class Changes {
+ public:
+  const ToolCallbacks& loaded() const { return loaded_; }
+
+  void look() {
+    const std::lock_guard lock(mutex_);
+    if (pauses_ + watches_ > 0 || (looked_ && other_threads_have_streams()))
+      return;  // Others may be reading it.
+    loaded_ = tools::get_callbacks();
+    looked_ = true;
+  }
+
+  void pause() {
+    const std::lock_guard lock(mutex_);
+    if (pauses_ + watches_ == 0) loaded_ = tools::get_callbacks();
+    ++pauses_;
     set();
   }
-  void end(int& count) {
-    const std::lock_guard lock(mutex);
-    --count;
+  void resume() {
+    const std::lock_guard lock(mutex_);
+    --pauses_;
     set();
+  }
+
+  bool watch(void (*replace)(ToolCallbacks&)) {
+    const std::lock_guard lock(mutex_);
+    if (other_threads_have_streams()) return false;
+    if (pauses_ + watches_ == 0) loaded_ = tools::get_callbacks();
+    ++watches_;
+    watcher_ = std::this_thread::get_id();
+    replace_ = replace;
+    set();
+    return true;
+  }
+  void end_watch() {
+    const std::lock_guard lock(mutex_);
+    --watches_;
+    set();
+    watch_ended_.notify_all();
+  }
+
+  void note(const void* stream) {
+    std::unique_lock lock(mutex_);
+    watch_ended_.wait(lock, [&] { return watches_ == 0 || watcher_ == std::this_thread::get_id(); });
+    streams_[stream] = std::this_thread::get_id();
+  }
+  void forget(const void* stream) {
+    const std::lock_guard lock(mutex_);
+    streams_.erase(stream);
   }
 
  private:
-  void set() const {
-    ToolCallbacks callbacks = loaded;
-    if (pauses > 0) {
-      callbacks = {};
-    } else if (watches > 0) {
-      replace(callbacks);
-    }
-    Kokkos::Tools::Experimental::set_callbacks(callbacks);
+  bool other_threads_have_streams() const {
+    const auto elsewhere = [](const auto& stream) { return stream.second != std::this_thread::get_id(); };
+    return std::any_of(streams_.begin(), streams_.end(), elsewhere);
   }
+
+  void set() {
+    ToolCallbacks callbacks = loaded_;
+    const bool pauses = pauses_ > 0 && calls_anything(loaded_);
+    if (pauses) {
+      callbacks = {};
+    } else if (watches_ > 0) {
+      replace_(callbacks);
+    }
+    const bool changes = pauses || watches_ > 0;
+    if (changes || changed_) tools::set_callbacks(callbacks);
+    changed_ = changes;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable watch_ended_;
+  int pauses_ = 0;
+  int watches_ = 0;
+  bool changed_ = false;
+  bool looked_ = false;
+  std::thread::id watcher_;
+  ToolCallbacks loaded_{};
+  void (*replace_)(ToolCallbacks&) = nullptr;
+  std::map<const void*, std::thread::id> streams_;
 };
 
+/// Never destroyed: a stream may outlive whatever is destroyed at the end of the program.
 Changes& changes() {
-  static Changes of_the_process;
-  return of_the_process;
+  static Changes* const of_the_process = new Changes;
+  return *of_the_process;
 }
 
 }  // namespace
 
 // No lock: it changes only while no recording is under way.
-const ToolCallbacks& loaded_callbacks() { return changes().loaded; }
+const ToolCallbacks& loaded_callbacks() { return changes().loaded(); }
+void look_at_callbacks() { changes().look(); }
 
-void pause_callbacks() { changes().begin(changes().pauses); }
-void resume_callbacks() { changes().end(changes().pauses); }
+void pause_callbacks() { changes().pause(); }
+void resume_callbacks() { changes().resume(); }
 
-void watch_callbacks(void (*replace)(ToolCallbacks&)) {
-  {
-    const std::lock_guard lock(changes().mutex);
-    changes().replace = replace;
-  }
-  changes().begin(changes().watches);
-}
-void end_watching_callbacks() { changes().end(changes().watches); }
+bool watch_callbacks(void (*replace)(ToolCallbacks&)) { return changes().watch(replace); }
+void end_watching_callbacks() { changes().end_watch(); }
+
+void note_stream(const void* stream) { changes().note(stream); }
+void forget_stream(const void* stream) { changes().forget(stream); }
 
 }  // namespace encore::backend::impl

@@ -46,7 +46,8 @@ TEST_CASE("the help of ab, profile, plan and dump names every flag") {
 
 TEST_CASE("a missing or unknown command is answered with the list of commands") {
   check_refused(encore({}), 2, {"train", "eval", "info"});
-  check_refused(encore({"tune"}), 2, {"'tune'", "train, ab, plan, profile, dump, eval, info"});
+  check_refused(encore({"tune"}), 2,
+                {"'tune'", "train, generate, ab, plan, profile, dump, eval, tokenize, info, report"});
   check_refused(encore({"trian"}), 2, {"'trian'", "did you mean 'train'"});
 }
 
