@@ -22,7 +22,7 @@ REPOSITORY = ROOT / "spack/spack_repo/encore"
 Encore = spack.load(REPOSITORY / "packages/encore/package.py")
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
 CUDA = "+cuda cuda_arch=90"
-ENGINES = ("openblas", "pcre2", "utf8proc", "cudnn", "nccl", "cutlass")
+ENGINES = ("openblas", "pcre2", "utf8proc", "cudnn", "nccl", "mpi", "cutlass")
 
 
 def text_of(*patterns):
@@ -69,6 +69,7 @@ class Specs(unittest.TestCase):
                 "ENCORE_ENABLE_UTF8PROC": "ON",
                 "ENCORE_ENABLE_CUDNN": "OFF",
                 "ENCORE_ENABLE_NCCL": "OFF",
+                "ENCORE_ENABLE_MPI": "OFF",
                 "ENCORE_ENABLE_CUTLASS": "OFF",
                 "ENCORE_REQUIRE_CUDA": "OFF",
             },
@@ -226,7 +227,7 @@ class Agreement(unittest.TestCase):
         }
         needed["kokkos"] = re.search(r"Kokkos_Version VERSION_LESS ([\d.]+)", files, re.I)[1]
         needed["cmake"] = re.search(r"cmake_minimum_required\(VERSION ([\d.]+)\)", CMAKE)[1]
-        dependencies = asked(f"{CUDA} +benchmarks +tests +python +cutlass +cudnn +nccl")
+        dependencies = asked(f"{CUDA} +benchmarks +tests +python +cutlass +cudnn +nccl +mpi")
         for name, version in needed.items():
             with self.subTest(dependency=name):
                 lowest = [asked_for.split(":")[0] for asked_for in dependencies[name].ranges]

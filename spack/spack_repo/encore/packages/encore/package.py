@@ -9,8 +9,7 @@ from spack_repo.builtin.build_systems.cuda import CudaPackage
 from spack.package import *
 
 
-# ROCmPackage is not among the bases, because Encore has no HIP back end. There is no variant mpi,
-# because Encore links none: who starts several ranks, by MPI or otherwise, hands them NCCL's id.
+# ROCmPackage is not among the bases, because Encore has no HIP back end.
 class Encore(CMakePackage, CudaPackage):
     """Transformer and state space layer kernels, forward and backward, on Kokkos views, and
     training steps that are recorded once and replayed: as CUDA graphs on a GPU, as one parallel
@@ -38,6 +37,7 @@ class Encore(CMakePackage, CudaPackage):
     variant("pcre2", default=True, description="Tokenizers, by PCRE2")
     variant("utf8proc", default=True, description="Tokenizers that normalize text, by utf8proc")
     variant("cudnn", default=False, when="+cuda", description="Attention by cuDNN")
+    variant("mpi", default=False, description="Communication between processes by MPI")
     variant("nccl", default=False, when="+cuda", description="Communication by NCCL")
     variant(
         "cutlass",
@@ -90,6 +90,7 @@ class Encore(CMakePackage, CudaPackage):
         # The compiler is not set: Kokkos' launch compiler hands each file to nvcc by itself.
         requires("^kokkos+wrapper", when="%cxx=gcc")
         conflicts("cuda_arch=none", msg="Name the GPU's architecture, as in cuda_arch=90")
+    depends_on("mpi@3:", when="+mpi")
     depends_on("cudnn@9:", when="+cudnn")
     depends_on("cudnn-frontend@1.32:1", type="build", when="+cudnn")
     depends_on("cutlass@4.2:4 cuda_arch=90", type="build", when="+cutlass")
@@ -132,11 +133,12 @@ class Encore(CMakePackage, CudaPackage):
         "ENCORE_ENABLE_PCRE2": "pcre2",
         "ENCORE_ENABLE_UTF8PROC": "utf8proc",
         "ENCORE_ENABLE_CUDNN": "cudnn",
+        "ENCORE_ENABLE_MPI": "mpi",
         "ENCORE_ENABLE_NCCL": "nccl",
         "ENCORE_ENABLE_CUTLASS": "cutlass",
         "ENCORE_REQUIRE_CUDA": "cuda",
     }
-    engines = ("cuda", "openblas", "pcre2", "utf8proc", "cudnn", "nccl", "cutlass")
+    engines = ("cuda", "openblas", "pcre2", "utf8proc", "cudnn", "nccl", "mpi", "cutlass")
 
     def cmake_args(self):
         spec = self.spec
