@@ -87,16 +87,18 @@ class NcclTransport final : public Transport {
     // Of sends and receives, which every NCCL since 2.7 has; ncclAlltoAll came with 2.28.
     const std::size_t bytes = count * size_of(type);
     check(ncclGroupStart(), "all_to_all");
-    for (int peer = 0; peer < size_; ++peer) {
+    ncclResult_t status = ncclSuccess;
+    for (int peer = 0; peer < size_ && status == ncclSuccess; ++peer) {
       const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-      check(ncclSend(static_cast<const std::byte*>(send) + offset, bytes, ncclUint8, peer, communicator_,
-                     static_cast<cudaStream_t>(queue)),
-            "all_to_all");
-      check(ncclRecv(static_cast<std::byte*>(receive) + offset, bytes, ncclUint8, peer, communicator_,
-                     static_cast<cudaStream_t>(queue)),
-            "all_to_all");
+      status = ncclSend(static_cast<const std::byte*>(send) + offset, bytes, ncclUint8, peer, communicator_,
+                        static_cast<cudaStream_t>(queue));
+      if (status == ncclSuccess)
+        status = ncclRecv(static_cast<std::byte*>(receive) + offset, bytes, ncclUint8, peer, communicator_,
+                          static_cast<cudaStream_t>(queue));
     }
-    check(ncclGroupEnd(), "all_to_all");
+    const ncclResult_t ended = ncclGroupEnd();  // Also after a failure: all later calls would wait for it.
+    check(status, "all_to_all");
+    check(ended, "all_to_all");
   }
 
   void close() override {

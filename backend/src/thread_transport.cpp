@@ -56,7 +56,7 @@ class Group {
   /// Runs `work(calls)` on every rank once all have called, and returns when all have done theirs.
   template <class Work>
   void together(int rank, const Call& call, const Work& work) {
-    meet(rank, call);
+    meet(rank, call, &call);
     for (std::size_t other = 0; other < calls_.size(); ++other)
       if (!calls_[other].fits(calls_[0])) {
         const std::string sentence = "the ranks of '" + name_ + "' do not do the same: rank 0 calls " +
@@ -65,17 +65,23 @@ class Group {
         end(sentence);
         throw CommunicationError(sentence);
       }
-    work(calls_);
-    meet(rank, call);
+    try {
+      work(calls_);
+    } catch (...) {
+      leave(rank);
+      throw;
+    }
+    meet(rank, call, nullptr);
   }
 
   void leave(int rank) { end("rank " + std::to_string(rank) + " of '" + name_ + "' has left the group"); }
 
  private:
-  void meet(int rank, const Call& call) {
+  /// `announced`: what the others are to see; without it they may still be reading what was.
+  void meet(int rank, const Call& call, const Call* announced) {
     std::unique_lock lock(mutex_);
     if (failure_) throw CommunicationError(*failure_);
-    calls_[static_cast<std::size_t>(rank)] = call;
+    if (announced != nullptr) calls_[static_cast<std::size_t>(rank)] = *announced;
     arrived_[static_cast<std::size_t>(rank)] = true;
     if (std::ranges::find(arrived_, false) == arrived_.end()) {
       arrived_.assign(arrived_.size(), false);

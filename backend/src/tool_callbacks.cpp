@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool_callbacks.hpp"
 
+#include <encore/backend/error.hpp>
+
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -63,7 +66,12 @@ class Changes {
 
   void note(const void* stream) {
     std::unique_lock lock(mutex_);
-    watch_ended_.wait(lock, [&] { return watches_ == 0 || watcher_ == std::this_thread::get_id(); });
+    const auto free = [&] { return watches_ == 0 || watcher_ == std::this_thread::get_id(); };
+    if (!watch_ended_.wait_for(lock, std::chrono::minutes(1), free))
+      throw CaptureError(
+          "a stream is made while another thread prepares a recording, which takes longer than a minute: "
+          "make "
+          "streams before a recording that waits for their threads");
     streams_[stream] = std::this_thread::get_id();
   }
   void forget(const void* stream) {

@@ -212,6 +212,19 @@ TEST_CASE("a communicator that a graph has recorded cannot be closed, and the gr
                   CaptureError);
 }
 
+TEST_CASE("a rank that fails inside an operation ends it for the others at once") {
+  std::vector<std::string> sentences(2);
+  on_ranks(2, [&](std::shared_ptr<Transport> transport) {
+    std::uint8_t value = 1;  // which threads cannot add
+    try {
+      transport->all_reduce(&value, &value, 1, DataType::uint8, Reduction::sum, nullptr);
+    } catch (const encore::Error& error) {
+      sentences[transport->rank()] = error.what();
+    }
+  });
+  for (const std::string& sentence : sentences) CHECK(sentence != "");
+}
+
 TEST_CASE("sizes that the ranks cannot share are named") {
   Stream<Space> stream;
   Communicator<Space> communicator("data", thread_transports("data", 2)[0]);

@@ -99,6 +99,21 @@ TEST_CASE_TEMPLATE("kernels of other threads go on while one records", Space, EN
   CHECK(array.get() == std::vector<float>{2.0F, 3.0F});
 }
 
+#if defined(KOKKOS_ENABLE_CUDA)
+TEST_CASE("a launch of Encore's on a second stream runs while the first one's recording is prepared") {
+  Stream<Kokkos::Cuda> stream, other;
+  TestArray<Kokkos::Cuda, float> array(stream, {1.0F}), others(other, {5.0F});
+  RecordedGraph<Kokkos::Cuda> graph(stream, "time step", [&] {
+    own_kernel(stream, array);
+    if (stream.mode() == StreamMode::prime) own_kernel(other, others);
+  });
+  other.synchronize("test");
+  CHECK(others.get() == std::vector<float>{6.0F});
+  graph.replay();
+  CHECK(array.get() == std::vector<float>{2.0F});
+}
+#endif
+
 TEST_CASE("a tool's callbacks are the same after a recording as before it") {
   namespace tools = Kokkos::Tools::Experimental;
   static int kernels;

@@ -241,3 +241,25 @@ TEST_CASE("report refuses files that are none of its own with exit code 3, and d
   check_refused(same, 2, {"--report", "--log"});
   check_refused(encore(tiny.train({"--report", tiny.path("no/x.html")})), 3, {"no/x.html"});
 }
+
+TEST_CASE("report draws losses that differ in their last bits only, and numbers that no axis can hold") {
+  const TinyModel tiny;
+  const auto line = [](const char* step, const char* loss, const char* ms) {
+    return "{\"step\": " + std::string(step) + ", \"loss\": " + loss + ", \"ms\": " + ms +
+           ", \"mode\": \"eager\"}\n";
+  };
+  write_bytes(tiny.path("near.jsonl"), line("1", "2", "3") + line("2", "2.0000000000000004", "3"));
+  CHECK(encore({"report", tiny.path("near.jsonl")}).code == 0);
+  write_bytes(tiny.path("late.jsonl"),
+              line("9007199254740992", "2", "3") + line("9007199254740994", "1", "1e308"));
+  CHECK(encore({"report", tiny.path("late.jsonl")}).code == 0);
+}
+
+TEST_CASE("report refuses a file that is nested without end") {
+  const TinyModel tiny;
+  write_bytes(tiny.path("deep.json"), "{\"verdict\": 1, \"configuration\": " + std::string(1000000, '['));
+  check_refused(encore({"report", tiny.path("deep.json")}), 3, {"deep.json"});
+  write_bytes(tiny.path("closed.json"), "{\"verdict\": 1, \"configuration\": " + std::string(100000, '[') +
+                                            std::string(100000, ']') + "}");
+  check_refused(encore({"report", tiny.path("closed.json")}), 3, {"closed.json"});
+}

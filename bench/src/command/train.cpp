@@ -132,11 +132,12 @@ int train(const TrainOptions& options, Console& console) {
     model::write_file_atomically(
         *options.profile_file,
         profile_document(*profile, ProfileGrouping::segment, training.trainer()).dump(2) + '\n');
-  report({});
-  if (comparison) print_verdict(*comparison, console);
   if (options.profile)
     console.print('\n' + profile_text(*profile, ProfileGrouping::module,
                                       name_of(training.trainer().configuration().train.precision)));
+  // What was measured is told first, in case that the file cannot be written; a replay that differs is in the report too.
+  report({});
+  if (comparison) print_verdict(*comparison, console);
   return 0;
 }
 

@@ -15,8 +15,8 @@ namespace encore::backend {
 /// replay. All ranks of the group record and replay alike. Operations of one communicator keep their order, also where
 /// a recorded graph has branches; those of different ones do not. Used by one thread at a time.
 ///
-/// T is float, double, bfloat16, int32_t or int64_t. Nothing here allocates or waits for the device. Throws
-/// CommunicationError when a rank is gone or late, and CaptureError after close().
+/// T is float, double, bfloat16, int32_t or int64_t. Nothing here allocates or waits for the device. Throws what the
+/// transport does (CommunicationError on hosts, DeviceError of NCCL, which has no time limit); CaptureError after close().
 template <class Space>
 class Communicator {
  public:

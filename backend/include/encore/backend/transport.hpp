@@ -14,8 +14,8 @@ enum class Reduction : std::uint8_t { sum, maximum };
 
 /// One rank's end of a group of ranks, below Communicator. Every rank calls the same operations in the same order,
 /// with the same counts. On hosts a call returns when this rank's part is done; on CUDA it queues work on `queue`, the
-/// stream's native handle, and may be captured. Throws CommunicationError, naming the rank, when one is gone, does not
-/// come in time, or calls something else.
+/// stream's native handle, and may be captured. Threads: throws CommunicationError, naming the rank, when one is gone,
+/// does not come in time, or calls something else. MPI and NCCL: throws CommunicationError and DeviceError, in their words.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -22,13 +22,14 @@ double round_step(double range, int ticks) {
   return 10 * power;
 }
 
-/// A range that is not empty.
+/// A range that is not empty, and wide enough for ticks: between neighbouring numbers of double there is no room.
 void widen(double& low, double& high) {
-  if (!std::isfinite(low) || !std::isfinite(high)) {
+  constexpr double most = 1e300;
+  if (!std::isfinite(low) || !std::isfinite(high) || std::abs(low) > most || std::abs(high) > most) {
     low = 0;
     high = 1;
   }
-  if (high > low) return;
+  if (high - low > 1e-12 * std::max(std::abs(low), std::abs(high))) return;
   const double margin = low == 0 ? 1 : std::abs(low) * 0.1;
   low -= margin;
   high += margin;

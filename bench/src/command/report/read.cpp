@@ -18,6 +18,20 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t most_bytes = std::size_t{4} << 30;
 
+/// Discarded where the text is no JSON, or nested deeper than anything that the command writes.
+Json parsed(std::string_view text) {
+  constexpr int most_nested = 64;
+  bool too_deep = false;
+  Json json = Json::parse(
+      text,
+      [&too_deep](int depth, Json::parse_event_t, Json&) {
+        too_deep = too_deep || depth > most_nested;
+        return !too_deep;
+      },
+      false);
+  return too_deep ? Json(Json::value_t::discarded) : json;
+}
+
 /// A number; null, as a log has what is not finite, is not a number.
 double number(const Json& object, const char* key) {
   const Json& value = object.at(key);
@@ -137,7 +151,7 @@ void add_log(ReportSources& sources, std::string_view text, const std::string& n
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    const Json json = Json::parse(line, nullptr, false);
+    const Json json = parsed(line);
     if (json.is_discarded() && text.empty() && number > 1) return;  // torn
     add_naming(fmt::format("'{}' line {}", name, number), [&] {
       if (!json.is_object()) throw InputFileError("this is no JSON object");
@@ -151,7 +165,7 @@ void add_log(ReportSources& sources, std::string_view text, const std::string& n
 void add_file(ReportSources& sources, const std::filesystem::path& file) {
   const std::string name = file.string();
   const std::string text = model::read_text_file(file, most_bytes);
-  const Json whole = Json::parse(text, nullptr, false);
+  const Json whole = parsed(text);
   if (whole.is_object()) return add_naming(fmt::format("'{}'", name), [&] { add_object(sources, whole); });
   if (text.empty()) throw InputFileError(fmt::format("'{}' holds no step", name));
   add_log(sources, text, name);

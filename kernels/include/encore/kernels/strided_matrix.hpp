@@ -7,7 +7,7 @@
 
 namespace encore::kernels {
 
-/// A matrix in somebody else's layout: element (i, j) is data[i * row_stride + j * column_stride].
+/// A matrix in somebody else's layout: element (i, j) is data[i * row_stride + j * column_stride]. Strides are not negative.
 template <class T>
 struct StridedMatrix {
   T* data = nullptr;
