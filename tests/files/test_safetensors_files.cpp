@@ -122,6 +122,11 @@ TEST_CASE("a folder of one safetensors file, and the file alone, are read as suc
   CHECK_THROWS_WITH_AS(SafetensorsFiles(folder.path()), doctest::Contains("holds both"), InputFileError);
   const TemporaryFolder empty;
   CHECK_THROWS_WITH_AS(SafetensorsFiles(empty.path()), doctest::Contains("holds neither"), InputFileError);
+  // A path that is just short enough for the folder, and too long for a file in it.
+  constexpr std::size_t longest_path = 4090;
+  std::string path = empty.path().native();
+  while (path.size() + 2 <= longest_path) path += "/.";
+  CHECK_THROWS_WITH_AS(SafetensorsFiles{path}, doctest::Contains("cannot read"), InputFileError);
 }
 
 TEST_CASE("an index that does not fit its files is refused with the tensor or the number") {
@@ -168,6 +173,28 @@ TEST_CASE("a checkpoint replaces the one before it, whose shards then go") {
   check_shards(SafetensorsFiles(folder.path()));
   CHECK(names_in(folder.path()).size() == 3);
   CHECK(read_bytes(folder / "notes.txt") == "kept");
+}
+
+TEST_CASE("shards of earlier saves go, other files with a similar name stay") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> others{"model-step-100.safetensors",
+                                        "model-step-100.safetensors.partial",
+                                        "model-step-1-of-2.safetensors",
+                                        "model-step-1-0001-of-00002.safetensors",
+                                        "model-step-1-00001-of-00002.safetensors.old",
+                                        "model-step-best-00001-of-00002.safetensors",
+                                        "my-model-step-1-00001-of-00002.safetensors",
+                                        "model-step-00001-of-00002.safetensors"};
+  for (const std::string& name : others) write_bytes(folder / name, "kept");
+  for (const char* const name :
+       {"model-step-1-00001-of-00002.safetensors", "model-step-1-2-00001-of-00002.safetensors",
+        "model-step-12-100000-of-100000.safetensors", "model-step-1-00002-of-00002.safetensors.partial"})
+    write_bytes(folder / name, "left");
+  write_shards(folder.path(), 3, 1000);
+  const SafetensorsFiles files(folder.path());
+  check_shards(files);
+  for (const std::string& name : others) CHECK(read_bytes(folder / name) == "kept");
+  CHECK(names_in(folder.path()).size() == others.size() + files.file_count() + 1);
 }
 
 TEST_CASE("a save that is broken off at any byte leaves the checkpoint before it") {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <system_error>
 
 #include "safetensors_index.hpp"
 #include "text.hpp"
@@ -16,9 +17,17 @@ namespace {
 
 constexpr std::size_t most_files = 10000;
 
+bool is_present(const std::filesystem::path& file) {
+  std::error_code problem;
+  const bool present = std::filesystem::exists(file, problem);
+  if (problem)
+    throw InputFileError(fmt::format("cannot read {}: {}", path_in_quotes(file), problem.message()));
+  return present;
+}
+
 std::filesystem::path weights_in(const std::filesystem::path& folder) {
   const std::filesystem::path whole = folder / whole_weights_name, index = folder / weights_index_name;
-  const bool has_whole = std::filesystem::exists(whole), has_index = std::filesystem::exists(index);
+  const bool has_whole = is_present(whole), has_index = is_present(index);
   if (has_whole && has_index)
     throw InputFileError(fmt::format("{} holds both {} and {}: name the one to read", path_in_quotes(folder),
                                      whole_weights_name, weights_index_name));

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -18,9 +19,13 @@
 namespace encore::model {
 namespace {
 
+/// Whether `ShardedSafetensorsWriter::file_name` gives such names, or `.partial` stands behind one. Other files of
+/// a similar name, such as the checkpoint model-step-100.safetensors of one file, are not this writer's to remove.
 bool is_own_shard(std::string_view name) {
-  return name.starts_with("model-step-") &&
-         (name.ends_with(".safetensors") || name.ends_with(".safetensors.partial"));
+  static const std::regex shard(
+      R"(model-step-[0-9]+(-[0-9]+)?-[0-9]{5,}-of-[0-9]{5,}\.safetensors(\.partial)?)");
+  constexpr std::size_t longest_name = 255;  // of a file; the matching of a far longer one may not end well
+  return name.size() <= longest_name && std::regex_match(name.begin(), name.end(), shard);
 }
 
 /// The folder, if its checkpoint may be replaced.
@@ -163,10 +168,12 @@ std::vector<std::filesystem::path> ShardedSafetensorsWriter::earlier_shards() co
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) present.insert(file_name(shard));
   std::error_code ignored;
   std::vector<std::filesystem::path> earlier;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored))
-    if (const std::string name = entry.path().filename().native();
+  // A range-for would throw where the folder cannot be read on; then shards stay, which harms nothing.
+  for (std::filesystem::directory_iterator entry(folder_, ignored), end; entry != end;
+       entry.increment(ignored))
+    if (const std::string name = entry->path().filename().native();
         is_own_shard(name) && !present.contains(name))
-      earlier.push_back(entry.path());
+      earlier.push_back(entry->path());
   return earlier;
 }
 
