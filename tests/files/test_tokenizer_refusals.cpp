@@ -132,6 +132,29 @@ TEST_CASE("a tokenizer.json that contradicts itself is refused with the entry's 
         f["post_processor"]["processors"][1]["special_tokens"]["<|begin_of_text|>"]["ids"] = {9999};
       },
       "adds an id that no token has");
+  const Json piece = {{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}};
+  const auto around = [](std::size_t ids, const Json& single) {
+    return Json{{"type", "TemplateProcessing"},
+                {"single", single},
+                {"special_tokens", {{"x", {{"id", "x"}, {"ids", Json(ids, 0)}}}}}};
+  };
+  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  for (const Json& single : {Json{text, piece, piece}, Json{piece, piece, text}}) {
+    const Json most = around(512, single), more = around(513, single);
+    CHECK_NOTHROW(Tokenizer::parse(changed([&](Json& f) { f["post_processor"] = most; }), "'t.json'"));
+    refused([&](Json& f) { f["post_processor"] = more; }, "single of 't.json' adds too many tokens");
+    refused(
+        [&](Json& f) {
+          f["post_processor"] = {{"type", "Sequence"}, {"processors", {most, most}}};
+        },
+        "processors[1].single of 't.json' adds too many tokens");
+  }
+  const Json pair = {{"type", "BertProcessing"}, {"cls", {"a", 0}}, {"sep", {"a", 0}}};
+  refused(
+      [&](Json& f) {
+        f["post_processor"] = {{"type", "Sequence"}, {"processors", Json(1025, pair)}};
+      },
+      "processors[1024] of 't.json' adds too many tokens");
   CHECK_THROWS_WITH_AS(Tokenizer::parse("[]", "'t.json'"), doctest::Contains("is not a JSON object"),
                        InputFileError);
   CHECK_THROWS_WITH_AS(Tokenizer::load("/nonexistent/tokenizer.json"),

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "text.hpp"
@@ -17,6 +20,8 @@ constexpr std::string_view gpt2_words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 constexpr std::size_t most_steps = 16;
+constexpr std::size_t most_ids_around = 1024;  // before a text, and behind it
+constexpr const char* too_many_ids = "adds too many tokens";
 
 void add_normalizer(const JsonFields& step, std::vector<NormalizationForm>& forms) {
   const std::map<std::string, NormalizationForm, std::less<>> known = {{"NFC", NormalizationForm::nfc},
@@ -122,6 +127,14 @@ std::int32_t known_id(const nlohmann::json& id, const JsonFields& step, const To
   return id.get<std::int32_t>();
 }
 
+/// Puts the ids of a step around those of the steps before.
+void add_around(std::span<const std::int32_t> before, std::span<const std::int32_t> after,
+                const JsonFields& step, const std::string& field, TextEnds& ends) {
+  ends.prefix.insert(ends.prefix.begin(), before.begin(), before.end());
+  ends.suffix.insert(ends.suffix.end(), after.begin(), after.end());
+  if (std::max(ends.prefix.size(), ends.suffix.size()) > most_ids_around) step.malformed(field, too_many_ids);
+}
+
 /// The ids of a piece of a template, and whether it is the text instead.
 bool is_text(const JsonFields& piece, const JsonFields& step, const TokenTable& table,
              std::vector<std::int32_t>& ids) {
@@ -130,6 +143,8 @@ bool is_text(const JsonFields& piece, const JsonFields& step, const TokenTable& 
   const std::string name = piece.object("SpecialToken").text("id");
   const nlohmann::json& list = step.object("special_tokens").object(name).required("ids");
   if (!list.is_array()) step.malformed("special_tokens", "has no list of ids");
+  // A template may name a long list any number of times.
+  if (list.size() > most_ids_around - ids.size()) step.malformed("single", too_many_ids);
   for (const nlohmann::json& id : list) ids.push_back(known_id(id, step, table));
   return false;
 }
@@ -142,8 +157,7 @@ void add_template(const JsonFields& step, const TokenTable& table, TextEnds& end
     texts += is_text(piece, step, table, texts == 0 ? before : after);
   });
   if (texts != 1) step.malformed("single", "does not hold the text once");
-  ends.prefix.insert(ends.prefix.begin(), before.begin(), before.end());
-  ends.suffix.insert(ends.suffix.end(), after.begin(), after.end());
+  add_around(before, after, step, "single", ends);
 }
 
 void add_post_processor(const JsonFields& step, const TokenTable& table, TextEnds& ends) {
@@ -160,8 +174,7 @@ void add_post_processor(const JsonFields& step, const TokenTable& table, TextEnd
     if (!pair.is_array() || pair.size() != 2) step.malformed(field, "is no pair of token and id");
     return known_id(pair[1], step, table);
   };
-  ends.prefix.insert(ends.prefix.begin(), id_in("cls"));
-  ends.suffix.push_back(id_in("sep"));
+  add_around(std::array{id_in("cls")}, std::array{id_in("sep")}, step, "", ends);
 }
 
 }  // namespace
