@@ -3,7 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "byte_alphabet.hpp"
@@ -112,18 +113,19 @@ AddedToken added_token(const JsonFields& entry) {
 void read_added_tokens(const JsonFields& file, TokenTable& table) {
   if (file.find("added_tokens") == nullptr) return;
   std::size_t bytes = 0;
+  std::unordered_set<std::string> contents;
   file.each_object("added_tokens", [&](const JsonFields& entry) {
     AddedToken token = added_token(entry);
     bytes += token.content.size();
     if (bytes > most_added_bytes) file.malformed("added_tokens", "holds too much text");
-    const auto same = [&](const AddedToken& other) { return other.content == token.content; };
+    const bool is_new = contents.insert(token.content).second;
     const auto kind = token.special ? TokenTable::Kind::special : TokenTable::Kind::ordinary;
     if (const auto known = table.ids.find(token.content); known == table.ids.end()) {
       add_token(table, token.id, {token.content, kind}, token.content, file.where("added_tokens"));
     } else if (known->second != token.id) {
       entry.malformed("id", fmt::format("is {}, but {} has the id {} already", token.id,
                                         in_quotes(token.content), known->second));
-    } else if (std::ranges::any_of(table.added, same)) {
+    } else if (!is_new) {
       entry.malformed("content",
                       fmt::format("is {}, as that of another added token", in_quotes(token.content)));
     } else {
