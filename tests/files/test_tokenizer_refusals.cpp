@@ -155,6 +155,18 @@ TEST_CASE("a tokenizer.json that contradicts itself is refused with the entry's 
         f["post_processor"] = {{"type", "Sequence"}, {"processors", Json(1025, pair)}};
       },
       "processors[1024] of 't.json' adds too many tokens");
+  check_refused<InputFileError>(
+      [](Json& f) {
+        std::string letters;
+        for (int i = 0; i < 1360; ++i) letters += "\xef\xb7\xba";  // U+FDFA, 33 bytes after NFKC
+        for (int id = 1000; id < 1100; ++id) {
+          Json token = f["added_tokens"][4];
+          token["id"] = id;
+          token["content"] = letters + std::to_string(id);
+          f["added_tokens"].push_back(token);
+        }
+      },
+      "added_tokens of 't.json' holds too much text after", "prefixed");
   CHECK_THROWS_WITH_AS(Tokenizer::parse("[]", "'t.json'"), doctest::Contains("is not a JSON object"),
                        InputFileError);
   CHECK_THROWS_WITH_AS(Tokenizer::load("/nonexistent/tokenizer.json"),

@@ -44,10 +44,14 @@ std::shared_ptr<Content> content_of(std::string_view json, std::string source) {
   require_byte_level_decoder(file);
   content->ends = read_post_processor(file, content->table);
   std::vector<AddedToken> raw, later;
+  std::size_t bytes = 0;
   for (const AddedToken& token : content->table.added) {
     (token.normalized ? later : raw).push_back(token);
     if (!token.normalized) continue;
     later.back().content = normalized(token.content, *content);
+    bytes += later.back().content.size();  // up to eleven times as much as before
+    if (bytes > most_added_bytes)
+      file.malformed("added_tokens", "holds too much text after the normalizer's changes");
     content->table.tokens[static_cast<std::size_t>(token.id)].bytes = later.back().content;
   }
   content->searches.emplace_back(std::move(raw), content->name);

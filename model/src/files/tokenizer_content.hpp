@@ -3,6 +3,7 @@
 
 #include <encore/model/files/tokenizer.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +17,9 @@
 #include "text_normalization.hpp"
 
 namespace encore::model {
+
+/// Of all added tokens together, before normalization and after it.
+constexpr std::size_t most_added_bytes = std::size_t{1} << 22;
 
 /// The tokens by id and by name.
 struct TokenTable {

@@ -18,7 +18,6 @@ namespace {
 // The largest published vocabularies have some 262,000 tokens, the longest of 512 bytes.
 constexpr std::int64_t most_tokens = std::int64_t{1} << 22;
 constexpr std::size_t longest_token = 4096;
-constexpr std::size_t most_added_bytes = std::size_t{1} << 22;
 
 void require_model(const JsonFields& model) {
   model.allow({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
