@@ -119,6 +119,24 @@ TEST_CASE(
   CHECK(json::parse(of_one.output)["loss"] == json::parse(alone.output)["loss"]);
 }
 
+TEST_CASE("a folder with another tokenizer is not saved into, one with the same is") {
+  const TinyModel tiny;
+  const std::string folder = tiny.path("saved");
+  std::filesystem::create_directory(folder);
+  const auto save = [&] {
+    return encore(tiny.train({"--steps", "1", "--no-verdict", "--set", "model.vocab=501", "--tokenizer",
+                              tokenizer("gpt2"), "--save", folder}));
+  };
+  write_bytes(folder + "/tokenizer.json", read_bytes(tokenizer("qwen3")));
+  check_refused(save(), 3, {folder, "another tokenizer.json", "gpt2.json"});
+  CHECK(read_bytes(folder + "/tokenizer.json") == read_bytes(tokenizer("qwen3")));
+  CHECK_FALSE(std::filesystem::exists(folder + "/model.safetensors"));
+  write_bytes(folder + "/tokenizer.json", read_bytes(tokenizer("gpt2")));
+  const Outcome same = save();
+  CHECK_MESSAGE(same.code == 0, same.error);
+  CHECK(std::filesystem::exists(folder + "/model.safetensors"));
+}
+
 TEST_CASE("a folder with Hugging Face's names, in shards, is evaluated as the one file is") {
   const TinyModel tiny;
   const std::string golden = read_bytes(ENCORE_TEST_DATA "/goldens/llama.safetensors");

@@ -38,7 +38,7 @@ std::int64_t tokens_of_step(const model::TrainConfiguration& train) {
 void require_writable(const std::filesystem::path& file) { const model::AtomicFile probe(file); }
 
 /// A folder of a checkpoint gets the tokenizer of its text, and what tells where a text begins and ends; files that it
-/// holds already stay.
+/// holds already stay, but another tokenizer would give the model's tokens another meaning.
 void bring_tokenizer(const std::filesystem::path& folder, const std::filesystem::path& tokenizer) {
   constexpr std::size_t most_bytes = std::size_t{1} << 28;
   std::error_code ignored;
@@ -49,7 +49,14 @@ void bring_tokenizer(const std::filesystem::path& folder, const std::filesystem:
     if (std::filesystem::exists(from, ignored) && !std::filesystem::exists(folder / name, ignored))
       model::write_file_atomically(folder / name, model::read_text_file(from, most_bytes));
   };
-  bring(is_folder ? tokenizer / "tokenizer.json" : tokenizer, "tokenizer.json");
+  const std::filesystem::path from = is_folder ? tokenizer / "tokenizer.json" : tokenizer;
+  const std::filesystem::path present = folder / "tokenizer.json";
+  if (std::filesystem::exists(present, ignored) &&
+      model::read_text_file(present, most_bytes) != model::read_text_file(from, most_bytes))
+    throw OutputFileError(
+        fmt::format("cannot save to '{}': it holds another tokenizer.json than '{}'; name another folder",
+                    folder.string(), from.string()));
+  bring(from, "tokenizer.json");
   for (const char* const name : {"tokenizer_config.json", "generation_config.json"})
     bring(beside / name, name);
 }
