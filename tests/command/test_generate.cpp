@@ -120,33 +120,40 @@ TEST_CASE("a model of another vocabulary reads and writes token ids, or bytes if
 
 TEST_CASE("a tokenizer stands between the prompt and the tokens, and its end of text ends one") {
   const std::string tokenizer = ENCORE_TEST_DATA "/tokenizers/gpt2.json";
-  const Outcome outcome = encore({"generate",
-                                  "--preset",
-                                  "gpt2",
-                                  "--backend",
-                                  "serial",
-                                  "--set",
-                                  "model.layers=1",
-                                  "--set",
-                                  "model.hidden=32",
-                                  "--set",
-                                  "model.heads=2",
-                                  "--set",
-                                  "model.ffn=32",
-                                  "--set",
-                                  "train.precision=fp32",
-                                  "--tokens",
-                                  "3",
-                                  "--tokenizer",
-                                  tokenizer,
-                                  "--prompt",
-                                  "Hello there",
-                                  "--json"});
+  const auto with = [](const std::string& tokenizer_file, const std::string& prompt) {
+    return encore({"generate",
+                   "--preset",
+                   "gpt2",
+                   "--backend",
+                   "serial",
+                   "--set",
+                   "model.layers=1",
+                   "--set",
+                   "model.hidden=32",
+                   "--set",
+                   "model.heads=2",
+                   "--set",
+                   "model.ffn=32",
+                   "--set",
+                   "train.precision=fp32",
+                   "--tokens",
+                   "3",
+                   "--tokenizer",
+                   tokenizer_file,
+                   "--prompt",
+                   prompt,
+                   "--json"});
+  };
+  const Outcome outcome = with(tokenizer, "Hello there");
   CAPTURE(outcome.error);
   REQUIRE(outcome.code == 0);
   const Json json = Json::parse(outcome.output);
   CHECK(json.at("prompt") == "Hello there");
   CHECK(json.at("prompt_tokens") < 11);
+  // The file's <s> stands before the prompt; its </s> would end the text before it goes on.
+  const Outcome prefixed = with(ENCORE_TEST_DATA "/tokenizers/prefixed.json", "a");
+  REQUIRE_MESSAGE(prefixed.code == 0, prefixed.error);
+  CHECK(Json::parse(prefixed.output).at("prompt_tokens") == 2);
   check_refused(encore({"generate", "--preset", "gpt2", "--tokenizer", tokenizer, "--bytes"}), 2,
                 {"--bytes"});
 }

@@ -40,7 +40,7 @@ int check_expectations(const std::filesystem::path& folder) {
       const auto ids = expected.at("ids").get<Ids>();
       CHECK(tokenizer.encode(text) == ids);
       CHECK(tokenizer.encode(text, {.recognize_specials = false}) == expected.value("plain", ids));
-      CHECK(tokenizer.encode(text, {.add_specials = true}) == expected.value("added", ids));
+      CHECK(tokenizer.encode(text, {.add_prefix = true, .add_suffix = true}) == expected.value("added", ids));
       CHECK(printable_utf8(tokenizer.decode(ids)) == expected.value("decoded", text));
       ++count;
     }
@@ -52,6 +52,16 @@ int check_expectations(const std::filesystem::path& folder) {
 
 TEST_CASE("a tokenizer gives the ids that the package tokenizers gave for the stored texts") {
   CHECK(check_expectations(data_folder()) >= 8 * 24);
+}
+
+TEST_CASE("what a file adds around a text is added before it, behind it, or both") {
+  const Tokenizer tokenizer = Tokenizer::load(data_folder() / "prefixed.json");
+  const std::int32_t begin = *tokenizer.id_of("<s>"), end = *tokenizer.id_of("</s>");
+  const std::int32_t word = tokenizer.encode("a").at(0);
+  CHECK(tokenizer.encode("a") == Ids{word});
+  CHECK(tokenizer.encode("a", {.add_prefix = true}) == Ids{begin, word});
+  CHECK(tokenizer.encode("a", {.add_suffix = true}) == Ids{word, end});
+  CHECK(tokenizer.encode("a", {.add_prefix = true, .add_suffix = true}) == Ids{begin, word, end});
 }
 
 TEST_CASE("a tokenizer gives the ids that the installed package tokenizers gives for texts of all scripts") {

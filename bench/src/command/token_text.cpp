@@ -10,7 +10,7 @@
 namespace encore::command {
 
 std::vector<std::int32_t> TokenText::encode(std::string_view text, const std::string& source) const {
-  if (tokenizer_) return tokenizer_->encode(text, {.recognize_specials = true, .add_specials = true});
+  if (tokenizer_) return tokenizer_->encode(text, {.add_prefix = true});
   std::vector<std::int32_t> tokens;
   if (form_ == Form::bytes) {
     for (const char character : text) tokens.push_back(static_cast<unsigned char>(character));

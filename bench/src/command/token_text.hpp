@@ -22,6 +22,7 @@ class TokenText {
   explicit TokenText(model::Tokenizer tokenizer)
       : form_(Form::tokenizer), vocabulary_(tokenizer.vocabulary_size()), tokenizer_(std::move(tokenizer)) {}
 
+  /// The tokens of a text that goes on: with what its tokenizer puts before a text, and not what it puts behind.
   /// Throws InputFileError naming `source` and what in it is no token.
   std::vector<std::int32_t> encode(std::string_view text, const std::string& source) const;
   /// What to print of these tokens, bytes that may end within a character; `begins`: nothing was printed before.

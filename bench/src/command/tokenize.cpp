@@ -44,8 +44,9 @@ int encode(const TokenizeOptions& options, Console& console) {
   const model::MappedFile file(options.file);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<std::int32_t> ids =
-      tokenizer.encode(text, {.recognize_specials = !options.plain, .add_specials = options.add_specials});
+  const std::vector<std::int32_t> ids = tokenizer.encode(text, {.recognize_specials = !options.plain,
+                                                                .add_prefix = options.add_specials,
+                                                                .add_suffix = options.add_specials});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   constexpr std::int64_t narrow = std::int64_t{std::numeric_limits<std::uint16_t>::max()} + 1;
   const bool fits = tokenizer.vocabulary_size() <= narrow;

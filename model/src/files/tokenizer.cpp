@@ -141,10 +141,9 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string source) {
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   std::vector<std::int32_t> ids = Encoding(*content_, options.recognize_specials).run(text);
-  if (!options.add_specials) return ids;
   const TextEnds& ends = content_->ends;
-  ids.insert(ids.begin(), ends.prefix.begin(), ends.prefix.end());
-  ids.insert(ids.end(), ends.suffix.begin(), ends.suffix.end());
+  if (options.add_prefix) ids.insert(ids.begin(), ends.prefix.begin(), ends.prefix.end());
+  if (options.add_suffix) ids.insert(ids.end(), ends.suffix.begin(), ends.suffix.end());
   return ids;
 }
 

@@ -25,7 +25,8 @@ struct AddedToken {
 
 struct EncodeOptions {
   bool recognize_specials = true;  ///< false: a special token's name in the text is text like any other
-  bool add_specials = false;       ///< add what the file's post_processor adds, such as a begin-of-text token
+  bool add_prefix = false;         ///< add what the file's post_processor adds before a text: its beginning
+  bool add_suffix = false;  ///< and what it adds behind: its end, which a text that goes on does not have
 };
 
 struct DecodeOptions {
