@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The table at the end of configure.
+# The table at the end of configure. What is not set says so instead of leaving a blank.
 
 function(encore_summary_line name value)
+  string(STRIP "${value}" value)
+  if(value STREQUAL "")
+    set(value "${ARGN}")
+  endif()
   string(LENGTH "${name}" length)
   math(EXPR padding "18 - ${length}")
   string(REPEAT " " ${padding} space)
@@ -14,8 +18,8 @@ if(PROJECT_IS_TOP_LEVEL)
   message(STATUS "Encore ${PROJECT_VERSION}")
   encore_summary_line("build type" "${CMAKE_BUILD_TYPE}")
   encore_summary_line("compiler" "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
-  encore_summary_line("host -march" "${ENCORE_HOST_ARCH}")
-  encore_summary_line("sanitizers" "${ENCORE_SANITIZE}")
+  encore_summary_line("host -march" "${ENCORE_HOST_ARCH}" "the compiler's default")
+  encore_summary_line("sanitizers" "${ENCORE_SANITIZE}" none)
   encore_summary_line("Kokkos" "${Kokkos_VERSION} (${Kokkos_DEVICES}) ${Kokkos_ARCH}")
   encore_summary_line("" "${Kokkos_DIR}")
   encore_summary_line("CUDA" "${ENCORE_HAVE_CUDA} ${CUDAToolkit_VERSION}")
@@ -26,7 +30,7 @@ if(PROJECT_IS_TOP_LEVEL)
   encore_summary_line("CUTLASS" "${ENCORE_HAVE_CUTLASS} ${EncoreCutlass_VERSION}")
   encore_summary_line("PCRE2" "${ENCORE_HAVE_PCRE2} ${EncorePCRE2_VERSION}")
   encore_summary_line("utf8proc" "${ENCORE_HAVE_UTF8PROC}")
-  encore_summary_line("shared libraries" "${BUILD_SHARED_LIBS}")
+  encore_summary_line("shared libraries" "${BUILD_SHARED_LIBS}" OFF)
   encore_summary_line("C API" "${ENCORE_ENABLE_C_API}")
   encore_summary_line("Python module" "${ENCORE_ENABLE_PYTHON}")
   encore_summary_line("tests" "${ENCORE_ENABLE_TESTS}")
