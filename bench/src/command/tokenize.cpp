@@ -90,7 +90,8 @@ int decode(const TokenizeOptions& options, Console& console) {
     print_json({{"file", options.file.string()}, {"tokens", count}, {"bytes", text.size()}, {"text", text}},
                console);
   } else if (!options.output) {
-    console.line(model::printable_utf8(text));
+    const std::string printable = model::printable_utf8(text);
+    console.print(text.ends_with('\n') ? printable : printable + "\n");
   }
   return 0;
 }
