@@ -90,6 +90,26 @@ class Lifetime(unittest.TestCase):
         with self.assertRaisesRegex(encore.UsageError, "the graph is closed"):
             graph.replay()
 
+    @unittest.skipIf(support.on_cuda, "arrays of NumPy are the host's")
+    def test_a_graph_keeps_the_arrays_that_a_node_reads_and_writes(self):
+        stream = encore.Stream(runtime, support.backend)
+        calls = []
+        arrays = [numpy.zeros(4, numpy.float32) for _ in range(2)]
+        alive = [weakref.ref(array) for array in arrays]
+
+        def launches(on):
+            on.launch("count", lambda: calls.append(1), reads=arrays[:1], writes=arrays[1:])
+
+        graph = stream.record("count", launches)
+        arrays.clear()
+        gc.collect()
+        self.assertTrue(all(array() is not None for array in alive))
+        graph.replay()
+        self.assertEqual(calls, [1])
+        graph.close()
+        gc.collect()
+        self.assertTrue(all(array() is None for array in alive))
+
     @unittest.skipIf(support.on_cuda, "NumPy takes arrays of the host")
     def test_dlpack_goes_both_ways_without_a_copy(self):
         stream = encore.Stream(runtime, support.backend)

@@ -137,10 +137,12 @@ void launch(Stream& stream, const std::string& label, nb::object function, const
   std::vector<encore_access> accesses;
   for (const Input& array : reads) {
     const Argument argument(stream, array, "reads");
+    stream.keep(array);
     accesses.push_back({argument.data(), argument.bytes(), 0});
   }
   for (const Output& array : writes) {
     const Argument argument(stream, array, "writes");
+    stream.keep(array);
     accesses.push_back({argument.data(), argument.bytes(), 1});
   }
   auto node = std::make_unique<PythonNode>(PythonNode{std::move(function), stream.failure});
