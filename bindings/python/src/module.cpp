@@ -54,8 +54,9 @@ nb::object Views::owner(std::shared_ptr<void> object) {
   ++*view->count;
   return nb::capsule(view, [](void* memory) noexcept {
     auto* ended = static_cast<View*>(memory);
-    --*ended->count;
-    delete ended;
+    const auto counted = ended->count;
+    delete ended;  // may let other threads run, which must not close what it needs
+    --*counted;
   });
 }
 

@@ -167,12 +167,13 @@ nb::object empty(const std::shared_ptr<Stream>& stream, const std::vector<std::s
       encore_free(stream->get(), address);
     }
   };
-  const auto memory = std::make_shared<Memory>(Memory{stream, nullptr});
-  call([&] { return encore_allocate(stream->get(), bytes, "array of Python", &memory->address); });
+  auto memory = std::make_shared<Memory>(Memory{stream, nullptr});
+  void*& address = memory->address;
+  const nb::object owner = stream->views().owner(std::move(memory));  // from here on the stream is not closed
+  call([&] { return encore_allocate(stream->get(), bytes, "array of Python", &address); });
   int device = -1;
   call([&] { return encore_runtime_device(stream->runtime()->get(), &device); });
-  return make_array(memory->address, type, shape, stream->backend() == ENCORE_CUDA, device,
-                    stream->views().owner(memory));
+  return make_array(address, type, shape, stream->backend() == ENCORE_CUDA, device, owner);
 }
 
 nb::object zeros(const std::shared_ptr<Stream>& stream, const std::vector<std::size_t>& shape,
