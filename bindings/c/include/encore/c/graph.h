@@ -65,7 +65,8 @@ typedef int (*encore_node_function)(void* native, void* user);
  * Runs `function`, or records it. On CUDA it is called at once, while recording too (what it queues is captured then);
  * each of its kernels must have run once before. On hosts it is called by each replay, on any thread and with `user`,
  * which must outlive the graph. `accesses` are all that it touches: on them depends what may run beside it; with count 0
- * it waits for everything before it, and everything after waits for it. More than eight count as none.
+ * it waits for everything before it, and everything after waits for it. More than eight count as none. A copy of each
+ * text that was a `label` stays until the stream and its graphs end: use few different ones.
  * A node that fails in a replay makes that fail with ENCORE_ERROR_DEVICE, and what the other nodes did is undefined.
  * May be captured.
  */
