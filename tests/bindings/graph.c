@@ -168,6 +168,36 @@ static void validation_names_the_array_that_differs(encore_stream* stream) {
   GOOD(encore_graph_destroy(graph));
 }
 
+static int fill_and_give_up(encore_stream* stream, void* user) {
+  struct chain* chain = user;
+  const int status = encore_fill(stream, ENCORE_FLOAT32, chain->product, rows * columns, 9.0);
+  return status == ENCORE_OK ? chain->give_up : status;
+}
+
+static void validation_that_cannot_be_done_leaves_the_arrays_as_they_were(encore_stream* stream) {
+  struct chain chain;
+  encore_graph* graph = NULL;
+  encore_array array;
+  float first = 0;
+  make_chain(stream, &chain);
+  GOOD(encore_graph_record(stream, "fill", fill_and_give_up, &chain, &graph));
+  GOOD(encore_fill(stream, ENCORE_FLOAT32, chain.product, rows * columns, 4.0));
+  chain.give_up = 77;
+  array.name = "product";
+  array.memory = chain.product;
+  array.bytes = rows * columns * sizeof(float);
+  BAD(encore_graph_validate(graph, fill_and_give_up, &chain, &array, 1), ENCORE_ERROR_CAPTURE, "with 77");
+  GOOD(encore_copy_to_host(stream, &first, chain.product, sizeof first));
+  CHECK(first == 4.0F);
+  chain.give_up = 0;
+  array.memory = NULL;
+  BAD(encore_graph_validate(graph, fill_and_give_up, &chain, &array, 1), ENCORE_ERROR_USAGE,
+      "'arrays[0].memory' is NULL");
+  array.bytes = 0;
+  GOOD(encore_graph_validate(graph, fill_and_give_up, &chain, &array, 1));
+  GOOD(encore_graph_destroy(graph));
+}
+
 static void a_function_that_gives_up_leaves_the_stream_as_it_was(encore_stream* stream) {
   struct chain chain;
   encore_graph* graph = NULL;
@@ -363,6 +393,7 @@ int main(int count, char** arguments) {
   if (failures != 0) return report("graph");
   a_recorded_chain_runs_only_when_replayed_and_gives_the_eager_bits(stream);
   validation_names_the_array_that_differs(stream);
+  validation_that_cannot_be_done_leaves_the_arrays_as_they_were(stream);
   a_function_that_gives_up_leaves_the_stream_as_it_was(stream);
   what_a_recording_may_not_hold_is_refused(stream);
   a_graph_keeps_memory_and_stream_alive(runtime, backend);

@@ -83,8 +83,11 @@ class Contents {
  public:
   template <class Space>
   Contents(backend::Stream<Space>& stream, std::span<const encore_array> arrays) {
-    for (const encore_array& array : arrays) {
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      const encore_array& array = arrays[i];
       bytes_.emplace_back(array.bytes);
+      if (array.bytes == 0) continue;
+      require_pointer(array.memory, "arrays[" + std::to_string(i) + "].memory");
       stream.copy_to_host(bytes_.back().data(), array.memory, array.bytes, "encore_graph_validate");
     }
     stream.synchronize("encore_graph_validate");
@@ -92,8 +95,10 @@ class Contents {
 
   template <class Space>
   void restore(backend::Stream<Space>& stream, std::span<const encore_array> arrays) const {
-    for (std::size_t i = 0; i < arrays.size(); ++i)
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      if (arrays[i].bytes == 0) continue;
       stream.copy_to_device(arrays[i].memory, bytes_[i].data(), arrays[i].bytes, "encore_graph_validate");
+    }
     stream.synchronize("encore_graph_validate");
   }
 
@@ -158,7 +163,12 @@ class GraphState : public Object {
     stream_->with_device([&](auto& device) {
       const Contents before(device.stream(), arrays);
       encore_stream handle{stream_};
-      call(&handle, graph_name_, function, user);
+      try {
+        call(&handle, graph_name_, function, user);
+      } catch (...) {
+        before.restore(device.stream(), arrays);
+        throw;
+      }
       const Contents eager(device.stream(), arrays);
       before.restore(device.stream(), arrays);
       replay();

@@ -43,7 +43,8 @@ typedef struct encore_array {
 /*
  * Calls `function` to run eagerly what it recorded, then replays from the same contents of `arrays`, and compares every
  * bit of them: ENCORE_ERROR_VALIDATION names the first array that differs and the byte. `arrays` are all that the
- * kernels write. They are left as the replay left them: as if the graph had been replayed once. May not be captured.
+ * kernels write. They are left as the replay left them: as if the graph had been replayed once; or as they were where
+ * `function` gave up. May not be captured.
  */
 ENCORE_API int encore_graph_validate(encore_graph* graph, encore_record_function function, void* user,
                                      const encore_array* arrays, size_t count);
