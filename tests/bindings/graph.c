@@ -329,6 +329,44 @@ static void a_callers_function_is_a_node_of_the_graph(encore_stream* stream) {
   GOOD(encore_graph_destroy(graph));
 }
 
+struct ending {
+  encore_stream* stream;
+  encore_graph* graph;
+  int statuses[2];
+};
+static int end_inside(void* native, void* user) {
+  struct ending* ending = user;
+  (void)native;
+  ending->statuses[0] = ending->graph == NULL ? ENCORE_OK : encore_graph_destroy(ending->graph);
+  ending->statuses[1] = ending->graph == NULL ? encore_stream_destroy(ending->stream) : ENCORE_OK;
+  return 0;
+}
+static int queue_ending(encore_stream* stream, void* user) {
+  return encore_launch(stream, "end_inside", end_inside, user, NULL, 0);
+}
+static int destroy_graph_inside(encore_stream* stream, void* user) {
+  struct ending* ending = user;
+  (void)stream;
+  return encore_graph_destroy(ending->graph);
+}
+
+static void a_node_cannot_end_what_runs_it(encore_stream* stream) {
+  struct ending ending;
+  encore_graph* graph = NULL;
+  memset(&ending, 0, sizeof ending);
+  ending.stream = stream;
+  GOOD(queue_ending(stream, &ending)); /* no graph yet: it tries to end the stream */
+  CHECK(ending.statuses[1] == ENCORE_ERROR_USAGE);
+  GOOD(encore_graph_record(stream, "ending", queue_ending, &ending, &graph));
+  ending.graph = graph;
+  GOOD(encore_graph_replay(graph));
+  CHECK(ending.statuses[0] == ENCORE_ERROR_USAGE);
+  BAD(encore_graph_validate(graph, destroy_graph_inside, &ending, NULL, 0), ENCORE_ERROR_USAGE,
+      "encore_graph_destroy while");
+  GOOD(encore_graph_replay(graph));
+  GOOD(encore_graph_destroy(graph));
+}
+
 static void adamw_takes_the_textbook_step(encore_stream* stream) {
   const double numbers[ENCORE_ADAMW_SCALARS] = {0.1, 0.01, 0.9, 0.99, 1e-8, 0, 1, 1, 0};
   const float start[2] = {1.0F, -2.0F}, slopes[2] = {0.5F, -0.25F};
@@ -397,7 +435,10 @@ int main(int count, char** arguments) {
   a_function_that_gives_up_leaves_the_stream_as_it_was(stream);
   what_a_recording_may_not_hold_is_refused(stream);
   a_graph_keeps_memory_and_stream_alive(runtime, backend);
-  if (backend != ENCORE_CUDA) a_callers_function_is_a_node_of_the_graph(stream);
+  if (backend != ENCORE_CUDA) {
+    a_callers_function_is_a_node_of_the_graph(stream);
+    a_node_cannot_end_what_runs_it(stream);
+  }
   adamw_takes_the_textbook_step(stream);
   impossible_arguments_are_errors_in_words(runtime, stream);
   BAD(encore_runtime_destroy(runtime), ENCORE_ERROR_USAGE, "stream on");

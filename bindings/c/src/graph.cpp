@@ -16,21 +16,21 @@ namespace {
 using AnyGraph = std::variant<std::monostate ENCORE_FOR_EACH_SPACE(ENCORE_GRAPH_ALTERNATIVE)>;
 #undef ENCORE_GRAPH_ALTERNATIVE
 
-/// Counts that a caller's function is running.
+/// Counts that a caller's function is running, or may be.
 class CallbackScope {
  public:
-  explicit CallbackScope(StreamState& stream) : stream_(stream) { ++stream_.callbacks; }
-  ~CallbackScope() { --stream_.callbacks; }
+  explicit CallbackScope(std::atomic<int>& callbacks) : callbacks_(callbacks) { ++callbacks_; }
+  ~CallbackScope() { --callbacks_; }
   CallbackScope(const CallbackScope&) = delete;
   CallbackScope& operator=(const CallbackScope&) = delete;
 
  private:
-  StreamState& stream_;
+  std::atomic<int>& callbacks_;
 };
 
 /// Calls a caller's function, and throws what made it give up.
 void call(encore_stream* stream, const std::string& graph, encore_record_function function, void* user) {
-  const CallbackScope scope(*stream->state);
+  const CallbackScope scope(stream->state->callbacks);
   const int status = function(stream, user);
   if (status == ENCORE_OK) return;
   if (status == encore_last_error_status()) rethrow_last_error();
@@ -154,11 +154,13 @@ class GraphState : public Object {
   }
 
   void replay() {
+    const CallbackScope scope(callbacks);
     stream_->require_no_recording("encore_graph_replay");
     with_graph([](auto& graph) { graph.replay(); });
   }
 
   void validate(encore_record_function function, void* user, std::span<const encore_array> arrays) {
+    const CallbackScope scope(callbacks);
     stream_->require_no_recording("encore_graph_validate");
     stream_->with_device([&](auto& device) {
       const Contents before(device.stream(), arrays);
@@ -176,6 +178,9 @@ class GraphState : public Object {
       eager.require_same(replayed, arrays, graph_name_);
     });
   }
+
+  /// Greater than 0 while it is replayed or validated, which calls functions of the caller.
+  std::atomic<int> callbacks = 0;
 
  protected:
   void end() noexcept override { graph_ = std::monostate(); }
@@ -210,7 +215,13 @@ int encore_graph_record(encore_stream* stream, const char* name, encore_record_f
 }
 
 int encore_graph_destroy(encore_graph* graph) {
-  return guarded([&] { delete graph; });
+  return guarded([&] {
+    if (graph == nullptr) return;
+    encore::require<encore::UsageError>(graph->state->callbacks == 0,
+                                        "encore_graph_destroy while the graph is replayed or validated: "
+                                        "move it behind that");
+    delete graph;
+  });
 }
 
 int encore_graph_replay(encore_graph* graph) {
@@ -260,6 +271,7 @@ int encore_launch(encore_stream* stream, const char* label, encore_node_function
     if (const int status = encore_stream_native(stream, &native); status != ENCORE_OK)
       encore::c::rethrow_last_error();
     const auto ranges = encore::c::accesses_of(accesses, count);
+    const encore::c::CallbackScope scope(state.callbacks);
     state.with_device([&](auto& device) {
       const encore::c::Node node{state.label(label), function, native, user};
       encore::c::with_accesses(ranges, [&](encore::backend::Accesses list) {

@@ -4,6 +4,7 @@
 #include <encore/c/stream.h>
 #include <encore/backend/device.hpp>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,7 +66,7 @@ class StreamState : public Object {
   const char* label(const char* text) { return labels_.insert(text).first->c_str(); }
 
   /// Greater than 0 while a caller's function runs that was given the stream.
-  int callbacks = 0;
+  std::atomic<int> callbacks = 0;
 
  protected:
   void end() noexcept override;

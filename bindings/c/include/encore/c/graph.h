@@ -24,6 +24,7 @@ typedef int (*encore_record_function)(encore_stream* stream, void* user);
  */
 ENCORE_API int encore_graph_record(encore_stream* stream, const char* name, encore_record_function function,
                                    void* user, encore_graph** graph);
+/* ENCORE_ERROR_USAGE while the graph is replayed or validated. NULL is nothing. */
 ENCORE_API int encore_graph_destroy(encore_graph* graph);
 
 /* Queues all recorded kernels once, on the stream of the recording. Hosts have run them when it returns. */
@@ -68,6 +69,7 @@ typedef int (*encore_node_function)(void* native, void* user);
  * which must outlive the graph. `accesses` are all that it touches: on them depends what may run beside it; with count 0
  * it waits for everything before it, and everything after waits for it. More than eight count as none. A copy of each
  * text that was a `label` stays until the stream and its graphs end: use few different ones.
+ * `function` must not call this library on its stream or that stream's graphs: hosts hold the stream while it runs.
  * A node that fails in a replay makes that fail with ENCORE_ERROR_DEVICE, and what the other nodes did is undefined.
  * May be captured.
  */
