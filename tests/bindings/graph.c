@@ -407,6 +407,19 @@ static void impossible_arguments_are_errors_in_words(encore_runtime* runtime, en
       "an extent of 'values' is negative");
   BAD(encore_fill(stream, ENCORE_INT32, values, 4, 0), ENCORE_ERROR_CONFIGURATION, "int32");
   BAD(encore_norm_workspace((encore_type)9, 1, 1, &bytes), ENCORE_ERROR_CONFIGURATION, "do not exist");
+  BAD(encore_fill(stream, ENCORE_FLOAT32, values, INT64_MAX / 3, 0), ENCORE_ERROR_CONFIGURATION,
+      "any memory");
+  BAD(encore_rms_norm_forward(stream, ENCORE_FLOAT32, values, values, values, values, INT64_C(1) << 32,
+                              INT64_C(1) << 32, 1e-5),
+      ENCORE_ERROR_CONFIGURATION, "more bytes than any memory");
+  BAD(encore_bias_workspace(ENCORE_FLOAT32, 1 << 20, INT64_C(1) << 60, &bytes), ENCORE_ERROR_CONFIGURATION,
+      "more bytes than any memory");
+  BAD(encore_norm_workspace(ENCORE_FLOAT32, 1 << 20, INT64_C(1) << 60, &bytes), ENCORE_ERROR_CONFIGURATION,
+      "more bytes than any memory");
+  BAD(encore_embedding_workspace(ENCORE_FLOAT32, INT64_C(1) << 40, INT64_C(1) << 30, &bytes),
+      ENCORE_ERROR_CONFIGURATION, "more bytes than any memory");
+  BAD(encore_embedding_workspace(ENCORE_FLOAT32, INT64_MAX, 1, &bytes), ENCORE_ERROR_CONFIGURATION,
+      "any memory");
   BAD(encore_activation_forward(stream, ENCORE_FLOAT32, (encore_activation)9, values, values, 1, 1),
       ENCORE_ERROR_USAGE, "encore_activation");
   BAD(encore_stream_create(runtime, (encore_backend)9, NULL, &other), ENCORE_ERROR_USAGE, "encore_backend");

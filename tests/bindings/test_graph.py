@@ -192,6 +192,14 @@ class Graph(unittest.TestCase):
                 self.stream.fill(read_only, 0)
             self.stream.add(read_only, read_only, numpy.zeros(4, numpy.float32))
 
+    def test_arrays_larger_than_any_memory_are_refused(self):
+        for shape in ((2**62, 4), (2**32, 2**32), (2**63,), (2**62,), (2**61,)):
+            for make in (self.stream.empty, self.stream.zeros):
+                with self.assertRaises(encore.OutOfMemoryError, msg=str(shape)):
+                    make(shape)
+        self.assertEqual(self.stream.to_host(self.stream.zeros((0, 3))).shape, (0, 3))
+        self.assertEqual(self.stream.to_host(self.stream.zeros(())).shape, ())
+
     def test_arrays_of_other_libraries_are_taken_without_a_copy(self):
         try:
             import torch

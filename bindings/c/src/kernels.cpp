@@ -182,8 +182,9 @@ int encore_bias_workspace(encore_type type, int64_t rows, int64_t columns, size_
   return guarded([&] {
     require_pointer(bytes, "bytes");
     encore::c::extent(rows, "rows");
-    *bytes = static_cast<std::size_t>(kernels::bias_workspace_rows(rows)) *
-             encore::c::extent(columns, "columns") * encore::c::accumulator_size(type);
+    *bytes = encore::c::product({encore::c::extent(kernels::bias_workspace_rows(rows), "rows"),
+                                 encore::c::extent(columns, "columns"), encore::c::accumulator_size(type)},
+                                "workspace");
   });
 }
 

@@ -8,10 +8,12 @@
 #include "arrays.hpp"
 
 using encore::backend::Device;
+using encore::c::extent;
 using encore::c::guarded;
 using encore::c::matrix;
 using encore::c::optional_matrix;
 using encore::c::optional_vector;
+using encore::c::product;
 using encore::c::require_pointer;
 using encore::c::state_of;
 using encore::c::vector;
@@ -40,10 +42,11 @@ void require_known(encore_activation activation) {
 struct EmbeddingWorkspace {
   EmbeddingWorkspace(std::int64_t tokens, std::int64_t columns, std::size_t accumulator) {
     constexpr std::size_t alignment = 256;
-    order_bytes =
-        (encore::c::extent(tokens, "tokens") * sizeof(std::int32_t) + alignment - 1) / alignment * alignment;
-    bytes = order_bytes + static_cast<std::size_t>(kernels::embedding_workspace_rows(tokens)) *
-                              encore::c::extent(columns, "columns") * accumulator;
+    const std::size_t order = product({extent(tokens, "tokens"), sizeof(std::int32_t)}, "workspace");
+    order_bytes = (order + alignment - 1) / alignment * alignment;
+    bytes = order_bytes + product({extent(kernels::embedding_workspace_rows(tokens), "tokens"),
+                                   extent(columns, "columns"), accumulator},
+                                  "workspace");
   }
   std::size_t order_bytes;
   std::size_t bytes;
@@ -134,10 +137,10 @@ int encore_layer_norm_backward(encore_stream* stream, encore_type type, encore_t
 int encore_norm_workspace(encore_type type, int64_t rows, int64_t columns, size_t* bytes) {
   return guarded([&] {
     require_pointer(bytes, "bytes");
-    encore::c::extent(rows, "rows");
-    const std::size_t width = encore::c::extent(columns, "columns");
-    *bytes = 2 * static_cast<std::size_t>(kernels::normalization_workspace_rows(rows, columns)) * width *
-             encore::c::accumulator_size(type);
+    extent(rows, "rows");
+    *bytes = product({2, extent(kernels::normalization_workspace_rows(rows, columns), "rows"),
+                      extent(columns, "columns"), encore::c::accumulator_size(type)},
+                     "workspace");
   });
 }
 

@@ -23,20 +23,21 @@ class Argument {
       : name_(name), data_(const_cast<void*>(static_cast<const void*>(array.data()))) {
     for (std::size_t i = 0; i < array.ndim(); ++i) shape_.push_back(array.shape(i));
     type_ = type_of(array.dtype(), name);
+    elements_ = elements_of(shape_, type_);
     check_place(stream, array.device_type());
     std::int64_t stride = 1;
     bool contiguous = true;
-    for (std::size_t i = array.ndim(); i-- > 0;) {
+    for (std::size_t i = elements_ > 1 ? array.ndim() : 0; i-- > 0;) {
       if (array.shape(i) != 1 && array.stride(i) != stride) contiguous = false;
       stride *= static_cast<std::int64_t>(array.shape(i));
     }
-    if (!contiguous && elements() > 1) fail("has gaps: pass one that is C-contiguous");
+    if (!contiguous) fail("has gaps: pass one that is C-contiguous");
   }
 
   void* data() const { return data_; }
   encore_type type() const { return type_; }
   const std::vector<std::size_t>& shape() const { return shape_; }
-  std::int64_t elements() const;
+  std::int64_t elements() const { return elements_; }
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(type_); }
   /// All dimensions but the last one together, and the last one. A scalar is [1, 1].
   std::int64_t rows() const { return columns() == 0 ? 0 : elements() / columns(); }
@@ -53,6 +54,7 @@ class Argument {
   void* data_;
   encore_type type_;
   std::vector<std::size_t> shape_;
+  std::int64_t elements_ = 0;
 };
 
 /// The type of sums of arrays of the type.

@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
@@ -162,6 +163,8 @@ class Stream final : public Closable {
 encore_backend backend_of(const std::string& name);
 encore_type type_of(const std::string& name);
 std::size_t size_of(encore_type type);
+/// Elements of an array of the shape. Throws CallError where their bytes are more than an address space holds.
+std::int64_t elements_of(const std::vector<std::size_t>& shape, encore_type type);
 nb::dlpack::dtype dtype_of(encore_type type);
 
 /// An array of Python over memory of the device: of NumPy on hosts where NumPy has the type, else one that other

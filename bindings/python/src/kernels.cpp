@@ -37,12 +37,6 @@ void Argument::check_place(const Stream& stream, int device_type) const {
   }
 }
 
-std::int64_t Argument::elements() const {
-  std::int64_t count = 1;
-  for (const std::size_t extent : shape_) count *= static_cast<std::int64_t>(extent);
-  return count;
-}
-
 const Argument& Argument::require_type(encore_type type) const {
   if (type_ != type) fail(std::string("is of type ") + name_of(type_) + ", not " + name_of(type));
   return *this;

@@ -89,6 +89,18 @@ std::size_t size_of(encore_type type) {
   return type == ENCORE_BFLOAT16 ? 2 : 4;
 }
 
+std::int64_t elements_of(const std::vector<std::size_t>& shape, encore_type type) {
+  if (std::ranges::find(shape, std::size_t{0}) != shape.end()) return 0;
+  std::int64_t elements = 1, bytes = 0;
+  bool too_many = false;
+  for (const std::size_t extent : shape)
+    too_many = too_many || __builtin_mul_overflow(elements, extent, &elements);
+  if (too_many || __builtin_mul_overflow(elements, size_of(type), &bytes))
+    throw CallError(ENCORE_ERROR_OUT_OF_MEMORY,
+                    "an array of this shape has more bytes than any memory: make it smaller");
+  return elements;
+}
+
 nb::dlpack::dtype dtype_of(encore_type type) {
   using Code = nb::dlpack::dtype_code;
   const Code code = type == ENCORE_INT32 ? Code::Int : type == ENCORE_BFLOAT16 ? Code::Bfloat : Code::Float;

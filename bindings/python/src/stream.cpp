@@ -155,8 +155,7 @@ void launch(Stream& stream, const std::string& label, nb::object function, const
 nb::object empty(const std::shared_ptr<Stream>& stream, const std::vector<std::size_t>& shape,
                  const std::string& dtype) {
   const encore_type type = type_of(dtype);
-  std::size_t bytes = size_of(type);
-  for (const std::size_t extent : shape) bytes *= extent;
+  const std::size_t bytes = static_cast<std::size_t>(elements_of(shape, type)) * size_of(type);
   // Ends with the array, or with the stream where that is recording.
   struct Memory {
     std::shared_ptr<Stream> stream;
