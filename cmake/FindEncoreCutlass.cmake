@@ -3,13 +3,7 @@
 # The headers of CUTLASS: target EncoreCutlass::cutlass. An installed CUTLASS that CMake finds by its own rules goes
 # first, then other places with its headers, and at last the ones that scripts/setup keeps.
 
-if(DEFINED ENV{ENCORE_CACHE})
-  set(cache "$ENV{ENCORE_CACHE}")
-elseif(DEFINED ENV{XDG_CACHE_HOME})
-  set(cache "$ENV{XDG_CACHE_HOME}/encore")
-else()
-  set(cache "$ENV{HOME}/.cache/encore")
-endif()
+encore_cache(cache)
 file(GLOB copies "${cache}/cutlass-*")
 
 find_package(NvidiaCutlass CONFIG QUIET)

@@ -37,8 +37,7 @@ class Changes {
 
   void pause() {
     const std::lock_guard lock(mutex_);
-    if (pauses_ + watches_ == 0) loaded_ = tools::get_callbacks();
-    ++pauses_;
+    begin(pauses_);
     set();
   }
   void resume() {
@@ -50,8 +49,7 @@ class Changes {
   bool watch(void (*replace)(ToolCallbacks&)) {
     const std::lock_guard lock(mutex_);
     if (other_threads_have_streams()) return false;
-    if (pauses_ + watches_ == 0) loaded_ = tools::get_callbacks();
-    ++watches_;
+    begin(watches_);
     watcher_ = std::this_thread::get_id();
     replace_ = replace;
     set();
@@ -70,8 +68,7 @@ class Changes {
     if (!watch_ended_.wait_for(lock, std::chrono::minutes(1), free))
       throw CaptureError(
           "a stream is made while another thread prepares a recording, which takes longer than a minute: "
-          "make "
-          "streams before a recording that waits for their threads");
+          "make streams before a recording that waits for their threads");
     streams_[stream] = std::this_thread::get_id();
   }
   void forget(const void* stream) {
@@ -83,6 +80,12 @@ class Changes {
   bool other_threads_have_streams() const {
     const auto elsewhere = [](const auto& stream) { return stream.second != std::this_thread::get_id(); };
     return std::any_of(streams_.begin(), streams_.end(), elsewhere);
+  }
+
+  /// The first change looks at what it will put back.
+  void begin(int& changes) {
+    if (pauses_ + watches_ == 0) loaded_ = tools::get_callbacks();
+    ++changes;
   }
 
   void set() {
