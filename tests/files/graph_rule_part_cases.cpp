@@ -58,7 +58,6 @@ const std::vector<RuleCase>& refused_part_cases() {
       {two_forms,
        {"num_virtual_stages_per_pipeline_rank=1", "virtual_pipeline_model_parallel_size=1"},
        {{"num_virtual_stages_per_pipeline_rank=1"}, {"virtual_pipeline_model_parallel_size=1"}}},
-      {several_devices, {"tensor_model_parallel_size=2"}, {{"tensor_model_parallel_size=1"}}},
       {capacity_beside_budget,
        hybrid({"train.expert_capacity=1.25", "train.expert_budget=0.5"}),
        {hybrid({"train.expert_capacity=1.25", "train.expert_budget=1"}),

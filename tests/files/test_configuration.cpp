@@ -164,8 +164,8 @@ TEST_CASE("a value outside its range is refused with key, value and range") {
   check_refused("model.qkv_bias=yes", "model.qkv_bias = 'yes' (--set) must be true or false");
   check_refused("backend=hip", "backend = 'hip' (--set) must be one of serial, openmp, cuda");
   check_refused("seed=-1", "seed = -1");
-  check_refused("parallel.expert=2", "G-18: parallel.expert = 2 (--set): ");
-  check_refused("parallel.tensor=0", "G-18: parallel.tensor = 0 (--set): ");
+  check_refused("parallel.expert=2", "G-18: parallel.expert = 2 with parallel.data = 1: ");
+  check_refused("parallel.tensor=0", "parallel.tensor = 0 (--set) must be a whole number from 1 to 65536");
   CHECK(small().assignment("model.dropout=0.999").resolve().configuration.model.dropout == 0.999);
   CHECK(small().assignment("train.lr=0").resolve().configuration.train.lr == 0);
 }

@@ -66,17 +66,6 @@ Key real(std::string_view name, Range range, std::string_view fallback, std::str
       {.name = name, .kind = KeyKind::real, .range = range, .fallback = fallback, .help = help});
 }
 
-/// A number of ranks of which this version has one.
-template <auto... Path>
-Key one_rank(std::string_view name, std::string_view help) {
-  return plain<Path...>({.name = name,
-                         .kind = KeyKind::whole,
-                         .range = {.minimum = 1, .maximum = 1},
-                         .fallback = "1",
-                         .help = help,
-                         .refusal = GraphRule::several_devices});
-}
-
 template <auto... Path>
 Key named(std::string_view name, std::string_view fallback, std::string_view help) {
   return choice<Path...>({.name = name, .fallback = fallback, .help = help});

@@ -69,8 +69,18 @@ std::vector<Key> other_keys() {
       whole<parallel, &Parallel::data>("parallel.data", from(1, 1 << 20), "1",
                                        "ranks that each train on batches of their own; train.microbatch and "
                                        "train.microbatches count for one"),
-      one_rank<parallel, &Parallel::tensor>("parallel.tensor", "tensor-parallel ranks"),
-      one_rank<parallel, &Parallel::expert>("parallel.expert", "expert-parallel ranks"),
+      whole<parallel, &Parallel::tensor>("parallel.tensor", from(1, 1 << 16), "1",
+                                         "ranks that each have a part of every layer's heads, inner widths "
+                                         "and vocabulary"),
+      truth<parallel, &Parallel::sequence>("parallel.sequence", "false",
+                                           "tensor ranks deal the tokens out among each other where layers "
+                                           "work on each token by itself"),
+      whole<parallel, &Parallel::expert>(
+          "parallel.expert", from(1, 1 << 16), "1",
+          "ranks that each have a part of the experts; they are neighbours among the data ranks"),
+      truth<parallel, &Parallel::shard_optimizer>(
+          "parallel.shard_optimizer", "false",
+          "each data rank keeps and updates its part of moments and master weights (ZeRO, stage 1)"),
       whole<parallel, &Parallel::pipeline>(
           "parallel.pipeline", from(1, 64), "1",
           "pipeline stages; in one process they run in turn, in the order of their schedule"),

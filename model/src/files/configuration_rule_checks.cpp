@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/model/files/graph_rules.hpp>
+#include <encore/model/files/rank_layout.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -113,6 +114,39 @@ void check_pipeline(const Configuration& configuration) {
            fmt::format("train.microbatches = {} with {}", configuration.train.microbatches, shown));
 }
 
+/// Everything that is dealt out must come out even; the vocabulary alone need not, if each rank gets some of it.
+void check_ranks(const Configuration& configuration) {
+  const ModelConfiguration& model = configuration.model;
+  const TrainConfiguration& train = configuration.train;
+  const ParallelConfiguration& parallel = configuration.parallel;
+  const auto require_even = [&](std::string_view key, std::int64_t ranks, std::string_view what,
+                                std::int64_t size) {
+    if (size % ranks != 0)
+      refuse(GraphRule::not_dealt_out, fmt::format("{} = {} with {} = {}", key, ranks, what, size));
+  };
+  const std::pair<const char*, std::int64_t> of_layers[] = {
+      {"model.heads", model.heads},
+      {"model.kv_heads", model.kv_heads},
+      {"model.ffn", model.ffn},
+      {"model.expert_ffn", model.expert_ffn},
+      {"model.shared_ffn", model.shared_ffn},
+      {"model.mamba_heads", model.mamba_heads},
+      {"model.mamba_groups", has_block(model, Block::mamba) ? model.mamba_groups : 0},
+      {"model.mamba_norm_groups", has_block(model, Block::mamba) ? model.mamba_norm_groups : 0}};
+  for (const auto& [what, size] : of_layers) require_even("parallel.tensor", parallel.tensor, what, size);
+  if (share_of(model.vocab, parallel.tensor, parallel.tensor - 1).size() <= 0)
+    refuse(GraphRule::not_dealt_out,
+           fmt::format("parallel.tensor = {} with model.vocab = {}", parallel.tensor, model.vocab));
+  if (parallel.sequence)
+    require_even("parallel.tensor", parallel.tensor, "parallel.sequence and train.microbatch * train.seq",
+                 train.microbatch * train.seq);
+  require_even("parallel.expert", parallel.expert, "parallel.data", parallel.data);
+  if (parallel.expert > 1 && !has_block(model, Block::experts))
+    refuse(GraphRule::not_dealt_out,
+           fmt::format("parallel.expert = {} for a model without experts", parallel.expert));
+  require_even("parallel.expert", parallel.expert, "model.experts", model.experts);
+}
+
 void check_graph(const Configuration& configuration) {
   check_modules(configuration);
   const GraphConfiguration& graph = configuration.graph;
@@ -143,6 +177,7 @@ void check_rules(const Configuration& configuration) {
   check_recompute(configuration);
   check_experts(configuration);
   check_pipeline(configuration);
+  check_ranks(configuration);
   check_graph(configuration);
   check_buckets(configuration);
 }

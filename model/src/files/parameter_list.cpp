@@ -37,16 +37,28 @@ Parameter& ParameterList::zeros(const std::string& name, std::int64_t size, cons
 }
 
 void ParameterList::linear(const std::string& name, std::int64_t inputs, const std::vector<Rows>& slices,
-                           bool bias) {
+                           bool bias, LinearShare share) {
   std::vector<Rows> weights, biases;
+  std::vector<std::int64_t> sections;
   std::int64_t outputs = 0;
   for (const Rows& slice : slices) {
     weights.push_back({slice.name + ".weight", slice.rows});
     biases.push_back({slice.name + ".bias", slice.rows});
+    sections.push_back(slice.rows);
     outputs += slice.rows;
   }
   add(name + ".weight", {outputs, inputs}, Initialization::normal, model.initializer_range, weights);
-  if (bias) add(name + ".bias", {outputs}, Initialization::zeros, 0, biases);
+  if (share == LinearShare::outputs) deal_out(0, sections);
+  if (share == LinearShare::inputs) deal_out(1);
+  if (!bias) return;
+  add(name + ".bias", {outputs}, Initialization::zeros, 0, biases);
+  if (share == LinearShare::outputs) deal_out(0, sections);
+}
+
+void ParameterList::deal_out(std::size_t dimension, std::vector<std::int64_t> sections, RankGroup group) {
+  Parameter& parameter = parameters.back();
+  if (sections.empty()) sections.push_back(parameter.shape.at(dimension));
+  parameter.partitions.push_back({group, dimension, std::move(sections)});
 }
 
 }  // namespace encore::model

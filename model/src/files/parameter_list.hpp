@@ -16,6 +16,13 @@ struct Rows {
   std::int64_t rows;
 };
 
+/// How tensor ranks share a linear layer.
+enum class LinearShare {
+  none,     ///< each has all of it
+  outputs,  ///< each has some outputs of every tensor: its results are parts
+  inputs    ///< each has the weights of some inputs: its results are terms of a sum
+};
+
 /// The parameters of a model as they are listed, in the order of its layers; offsets count from the start of each.
 struct ParameterList {
   explicit ParameterList(const ModelConfiguration& of) : model(of) {}
@@ -30,7 +37,11 @@ struct ParameterList {
   Parameter& zeros(const std::string& name, std::int64_t size, const std::string& slice);
   /// `name.weight` [outputs, inputs] and, if there is one, `name.bias` [outputs]; the outputs are those of the
   /// tensors `slices`, one after the other.
-  void linear(const std::string& name, std::int64_t inputs, const std::vector<Rows>& slices, bool bias);
+  void linear(const std::string& name, std::int64_t inputs, const std::vector<Rows>& slices, bool bias,
+              LinearShare share);
+  /// Deals a dimension of the parameter that was added last out to tensor ranks; without sections as a whole.
+  void deal_out(std::size_t dimension, std::vector<std::int64_t> sections = {},
+                RankGroup group = RankGroup::tensor);
 
   const ModelConfiguration& model;
   std::vector<Parameter> parameters;

@@ -54,8 +54,13 @@ void add_separate_experts(ParameterList& list, const std::string& to, const std:
                  {}};
   down.slices = per_expert(from, count, {names.down}, {model.hidden, width});
   down.other_forms = {{{fused + "down_proj", down.shape, 0}}};
+  using enum RankGroup;
   list.parameters.push_back(std::move(up));
+  list.deal_out(0, {}, expert);
+  list.deal_out(1, std::vector<std::int64_t>(gated ? 2 : 1, width), tensor);
   list.parameters.push_back(std::move(down));
+  list.deal_out(0, {}, expert);
+  list.deal_out(2, {}, tensor);
 }
 
 /// GPT-OSS: inputs first, and columns of gate and up in turn.
@@ -63,20 +68,29 @@ void add_interleaved_experts(ParameterList& list, const std::string& to, const s
   const ModelConfiguration& model = list.model;
   const std::int64_t count = model.experts, width = model.expert_ffn;
   using enum Initialization;
+  const auto deal_out_columns = [&](std::size_t dimension) {
+    list.deal_out(0, {}, RankGroup::expert);
+    list.deal_out(dimension);
+  };
   list.add(to + "up.weight", {count, model.hidden, 2 * width}, normal, model.initializer_range,
            from + "gate_up_proj");
+  deal_out_columns(2);
   list.add(to + "up.bias", {count, 2 * width}, zeros, 0, from + "gate_up_proj_bias");
+  deal_out_columns(1);
   list.add(to + "down.weight", {count, width, model.hidden}, normal, model.initializer_range,
            from + "down_proj");
+  deal_out_columns(1);
   list.add(to + "down.bias", {count, model.hidden}, zeros, 0, from + "down_proj_bias");
+  list.deal_out(0, {}, RankGroup::expert);
 }
 
 void add_shared_expert(ParameterList& list, const std::string& to, const std::string& from) {
   const ModelConfiguration& model = list.model;
   std::vector<Rows> up = {{from + "up_proj", model.shared_ffn}};
   if (is_gated(model.activation)) up.insert(up.begin(), {from + "gate_proj", model.shared_ffn});
-  list.linear(to + "shared_up", model.hidden, up, false);
-  list.linear(to + "shared_down", model.shared_ffn, {{from + "down_proj", model.hidden}}, false);
+  list.linear(to + "shared_up", model.hidden, up, false, LinearShare::outputs);
+  list.linear(to + "shared_down", model.shared_ffn, {{from + "down_proj", model.hidden}}, false,
+              LinearShare::inputs);
 }
 
 }  // namespace
@@ -90,7 +104,8 @@ void add_experts(ParameterList& list, const LayerNames& names, const std::string
   const std::string published = mixtral ? names.layer_prefix + "block_sparse_moe." : own;
   list.ones(to + "norm.weight", model.hidden, norm + "weight");
   const std::string router = gpt_oss ? "router" : "gate";
-  list.linear(to + "router", model.hidden, {{published + router, model.experts}}, model.router_bias);
+  list.linear(to + "router", model.hidden, {{published + router, model.experts}}, model.router_bias,
+              LinearShare::none);
   if (mixtral) {
     Parameter& weight = list.parameters.back();
     weight.other_forms = {{{own + "gate.weight", weight.shape, 0}}};

@@ -10,9 +10,10 @@ namespace {
 void add_head(ParameterList& list, const std::string& norm) {
   const ModelConfiguration& model = list.model;
   list.ones("head/norm.weight", model.hidden, norm + ".weight");
-  if (!model.tie_embeddings)
-    list.add("head/logits.weight", {model.vocab, model.hidden}, Initialization::normal,
-             model.initializer_range, "lm_head.weight");
+  if (model.tie_embeddings) return;
+  list.add("head/logits.weight", {model.vocab, model.hidden}, Initialization::normal, model.initializer_range,
+           "lm_head.weight");
+  list.deal_out(0);
 }
 
 void add_block(ParameterList& list, Block block, const LayerNames& names, const std::string& norm) {
@@ -50,6 +51,7 @@ void add_gpt2(ParameterList& list) {
   const double residual_deviation = deviation / std::sqrt(2.0 * static_cast<double>(model.layers));
   const std::int64_t hidden = model.hidden;
   list.add("embedding/tokens", {model.vocab, hidden}, normal, deviation, "transformer.wte.weight");
+  list.deal_out(0);
   list.add("embedding/positions", {model.seq, hidden}, normal, deviation, "transformer.wpe.weight");
   for (std::int64_t index = 0; index < model.layers; ++index) {
     const std::string layer = "layer." + std::to_string(index);
@@ -59,27 +61,32 @@ void add_gpt2(ParameterList& list) {
       list.zeros(layer + name + ".bias", hidden, from + slice + ".bias");
     };
     const auto linear = [&](const std::string& name, std::int64_t inputs, std::int64_t outputs, double spread,
-                            const std::string& slice) {
+                            const std::string& slice, std::vector<std::int64_t> outputs_apart) {
+      const bool shares_outputs = !outputs_apart.empty();
       list.add(layer + name + ".weight", {inputs, outputs}, normal, spread, from + slice + ".weight");
+      list.deal_out(shares_outputs ? 1 : 0, outputs_apart);
       list.zeros(layer + name + ".bias", outputs, from + slice + ".bias");
+      if (shares_outputs) list.deal_out(0, outputs_apart);
     };
     norm("/attn/norm", "ln_1");
-    linear("/attn/qkv", hidden, 3 * hidden, deviation, "attn.c_attn");
-    linear("/attn/output", hidden, hidden, residual_deviation, "attn.c_proj");
+    linear("/attn/qkv", hidden, 3 * hidden, deviation, "attn.c_attn", {hidden, hidden, hidden});
+    linear("/attn/output", hidden, hidden, residual_deviation, "attn.c_proj", {});
     norm("/mlp/norm", "ln_2");
-    linear("/mlp/up", hidden, model.ffn, deviation, "mlp.c_fc");
-    linear("/mlp/down", model.ffn, hidden, residual_deviation, "mlp.c_proj");
+    linear("/mlp/up", hidden, model.ffn, deviation, "mlp.c_fc", {model.ffn});
+    linear("/mlp/down", model.ffn, hidden, residual_deviation, "mlp.c_proj", {});
   }
   list.ones("head/norm.weight", hidden, "transformer.ln_f.weight");
   list.zeros("head/norm.bias", hidden, "transformer.ln_f.bias");
-  if (!model.tie_embeddings)
-    list.add("head/logits.weight", {model.vocab, hidden}, normal, deviation, "lm_head.weight");
+  if (model.tie_embeddings) return;
+  list.add("head/logits.weight", {model.vocab, hidden}, normal, deviation, "lm_head.weight");
+  list.deal_out(0);
 }
 
 void add_decoder_layers(ParameterList& list) {
   const ModelConfiguration& model = list.model;
   list.add("embedding/tokens", {model.vocab, model.hidden}, Initialization::normal, model.initializer_range,
            "model.embed_tokens.weight");
+  list.deal_out(0);
   std::int64_t index = 0;
   for (const std::vector<Block>& blocks : blocks_of_layers(model)) {
     const std::string from = "model.layers." + std::to_string(index) + ".";
@@ -100,6 +107,7 @@ void add_single_blocks(ParameterList& list) {
   const ModelConfiguration& model = list.model;
   list.add("embedding/tokens", {model.vocab, model.hidden}, Initialization::normal, model.initializer_range,
            "backbone.embeddings.weight");
+  list.deal_out(0);
   list.parameters.back().other_forms = {{{"backbone.embedding.weight", list.parameters.back().shape, 0}}};
   std::int64_t index = 0;
   for (const std::vector<Block>& blocks : blocks_of_layers(model)) {

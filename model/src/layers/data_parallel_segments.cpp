@@ -11,7 +11,7 @@ namespace encore::model {
 
 namespace {
 
-constexpr const char* group = "data";
+const std::string group(name_of(RankGroup::data));
 
 /// One number or several that every rank gets the reduction of.
 template <class E, class Space>

@@ -96,7 +96,7 @@ void append_expert_router(StackBuilder<Space, T, G>& builder, const ExpertPlace&
          {b.tokens_of_expert, b.probability_sums, b.totals, workspace, counts_of_step, balance_loss, z_loss})
       append(segment.writes, id);
   // A loss is the mean over the microbatches of all ranks, as their gradients are summed with this factor.
-  const double factor = 1.0 / static_cast<double>(builder.shape.microbatches * builder.shape.data.ranks);
+  const double factor = 1.0 / static_cast<double>(builder.shape.microbatches * builder.shard().layout.data());
   const DenseActivation activation = dense_activation(builder.model);
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, g.epsilon);
@@ -167,7 +167,7 @@ void append_expert_router_backward(StackBuilder<Space, T, G>& builder, const Exp
   const BufferId balance = builder.scalar("balance_loss"), z = builder.scalar("router_z_loss"),
                  epsilon = builder.scalar("router_jitter");
   const ExpertSettings settings = builder.shape.experts;
-  const double factor = 1.0 / static_cast<double>(builder.shape.microbatches * builder.shape.data.ranks);
+  const double factor = 1.0 / static_cast<double>(builder.shape.microbatches * builder.shard().layout.data());
 
   Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_router);
   segment.reads =

@@ -12,7 +12,12 @@ namespace encore::model {
 template <class Space, class T, class G>
 StackBuilder<Space, T, G>::StackBuilder(backend::Device<Space>& device_, const ModelConfiguration& model_,
                                         const ParameterLayout& layout_, const StepShape& shape_)
-    : device(device_), model(model_), layout(layout_), shape(shape_), blocks_(blocks_of_layers(model_)) {
+    : device(device_),
+      model(model_),
+      layout(layout_),
+      shape(shape_),
+      local(local_model(model_, layout_.shard())),
+      blocks_(blocks_of_layers(model_)) {
   draws_before_.push_back(0);
   for (const std::vector<Block>& layer : blocks_) {
     draws_before_.push_back(draws_before_.back());
@@ -177,7 +182,7 @@ template <class Space, class T, class G>
 std::uint32_t StackBuilder<Space, T, G>::random_segment(std::int64_t microbatch, std::int64_t layer,
                                                         RandomPlace place) const {
   const std::int64_t residual = drops() ? 1 : 0;
-  const std::int64_t among_all_ranks = shape.data.rank * shape.microbatches + microbatch;
+  const std::int64_t among_all_ranks = shard().place.data * shape.microbatches + microbatch;
   const std::int64_t first = among_all_ranks * (residual + draws_before_.back());
   const auto block_of = [](RandomPlace of) -> std::vector<Block> {
     switch (of) {

@@ -87,9 +87,13 @@ class StackBuilder {
   const ModelConfiguration& model;
   const ParameterLayout& layout;
   StepShape shape;
+  ModelConfiguration local;  ///< the model as this rank has it: its own heads, widths, experts and vocabulary
   StepProgram<Space> step;
 
   bool training() const { return shape.training; }
+  const ModelShard& shard() const { return layout.shard(); }
+  /// Whether the step has the collectives of a group.
+  bool is_in(RankGroup group) const { return device.is_in(name_of(group)); }
   std::int64_t tokens() const { return shape.sequences * shape.tokens; }  ///< of a microbatch
   bool drops() const { return training() && model.dropout > 0; }
   bool drops_attention() const { return training() && model.attention_dropout > 0; }

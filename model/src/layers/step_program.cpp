@@ -182,7 +182,7 @@ StepProgram<Space> build_step_program(backend::Device<Space>& device, const Mode
           "the layers cannot be dealt out evenly to the chunks of the pipeline");
   StackBuilder<Space, T, G> builder(device, model, layout, shape);
   append_label_count(builder);
-  const bool reduces = shape.training && shape.data.reduces;
+  const bool reduces = shape.training && builder.is_in(RankGroup::data);
   if (reduces) append_label_count_of_all_ranks(builder);
   Passes<Space, T, G> passes(builder, pipeline);
   for (const PipelinePass& pass : merged_order(pipeline)) passes.append(pass);

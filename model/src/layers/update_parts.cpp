@@ -25,15 +25,15 @@ std::int64_t place_in_backward(std::string_view name, std::int64_t layers) {
   return layers - layer;
 }
 
-struct Stretch {
+struct PlacedStretch {
   std::int64_t begin, end, place;
 };
 
 /// Joins neighbours where `together(first, second)`; what is joined has the later of the places.
 template <class Together>
-std::vector<Stretch> joined(const std::vector<Stretch>& stretches, const Together& together) {
-  std::vector<Stretch> result;
-  for (const Stretch& stretch : stretches) {
+std::vector<PlacedStretch> joined(const std::vector<PlacedStretch>& stretches, const Together& together) {
+  std::vector<PlacedStretch> result;
+  for (const PlacedStretch& stretch : stretches) {
     if (!result.empty() && together(result.back(), stretch)) {
       result.back().end = stretch.end;
       result.back().place = std::max(result.back().place, stretch.place);
@@ -44,22 +44,22 @@ std::vector<Stretch> joined(const std::vector<Stretch>& stretches, const Togethe
   return result;
 }
 
-std::vector<Stretch> stretches_of(const ParameterLayout& layout, std::int64_t layers) {
-  std::vector<Stretch> stretches;
+std::vector<PlacedStretch> stretches_of(const ParameterLayout& layout, std::int64_t layers) {
+  std::vector<PlacedStretch> stretches;
   for (const Parameter& parameter : layout.parameters())
     stretches.push_back({parameter.offset, 0, place_in_backward(parameter.name, layers)});
-  std::ranges::sort(stretches, {}, &Stretch::begin);
+  std::ranges::sort(stretches, {}, &PlacedStretch::begin);
   for (std::size_t i = 0; i < stretches.size(); ++i)
     stretches[i].end = i + 1 < stretches.size() ? stretches[i + 1].begin : layout.elements();
-  const auto of_one_place = [](const Stretch& first, const Stretch& second) {
+  const auto of_one_place = [](const PlacedStretch& first, const PlacedStretch& second) {
     return first.place == second.place;
   };
   const std::int64_t smallest = std::max(smallest_part, layout.elements() / most_parts);
-  const auto small = [smallest](const Stretch& first, const Stretch&) {
+  const auto small = [smallest](const PlacedStretch& first, const PlacedStretch&) {
     return first.end - first.begin < smallest;
   };
-  std::vector<Stretch> parts = joined(joined(stretches, of_one_place), small);
-  const auto last_is_small = [&](const Stretch& first, const Stretch& second) {
+  std::vector<PlacedStretch> parts = joined(joined(stretches, of_one_place), small);
+  const auto last_is_small = [&](const PlacedStretch& first, const PlacedStretch& second) {
     return second.end == layout.elements() && small(second, first);
   };
   return joined(parts, last_is_small);
@@ -72,11 +72,11 @@ UpdatePart whole_update(const ParameterLayout& layout) {
 }
 
 std::vector<UpdatePart> update_parts(const ParameterLayout& layout, std::int64_t layers) {
-  std::vector<Stretch> stretches = stretches_of(layout, layers);
-  std::ranges::stable_sort(stretches, {}, &Stretch::place);
+  std::vector<PlacedStretch> stretches = stretches_of(layout, layers);
+  std::ranges::stable_sort(stretches, {}, &PlacedStretch::place);
   std::vector<UpdatePart> parts;
   std::int64_t partial = 0;
-  for (const Stretch& stretch : stretches) {
+  for (const PlacedStretch& stretch : stretches) {
     const std::int64_t count = kernels::adamw_partial_count(stretch.end - stretch.begin);
     parts.push_back(
         {stretch.begin, stretch.end,

@@ -44,6 +44,9 @@ class DeviceTrainer final : public Trainer {
   std::vector<std::byte> read(ParameterArray array, const ParameterSlice& slice) override;
   void write(ParameterArray array, const ParameterSlice& slice, std::span<const std::byte> bytes) override;
   void set_weights(const ParameterSlice& slice, std::span<const float> values) override;
+  std::vector<std::byte> read(ParameterArray array, const ParameterBox& box) override;
+  void write(ParameterArray array, const ParameterBox& box, std::span<const std::byte> bytes) override;
+  void set_weights(const ParameterBox& box, std::span<const float> values) override;
   std::vector<RandomPosition> random_positions() override;
   void restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) override;
   std::unique_ptr<SavedState> save_state() override;
@@ -58,6 +61,8 @@ class DeviceTrainer final : public Trainer {
 
  private:
   using Shaped = ShapedStep<Space>;
+  template <class Place>
+  void set_weights_at(const Place& place, std::span<const float> values);
   /// A forward-only program over the same parameters, made when it is first asked for.
   struct Evaluation;
 

@@ -26,6 +26,16 @@
 
 namespace encore::model {
 
+/// What a rank has of the model, by its places in its groups.
+inline ModelShard shard_in(const ParallelConfiguration& parallel, const RankGroups& groups) {
+  const auto rank_in = [](const std::shared_ptr<backend::Transport>& group) {
+    return group ? static_cast<std::int64_t>(group->rank()) : 0;
+  };
+  const RankPlace place{rank_in(groups.tensor), rank_in(groups.data), rank_in(groups.pipeline)};
+  const bool stages_apart = groups.pipeline != nullptr;
+  return shard_of(parallel, stages_apart, RankLayout(parallel, stages_apart).rank_at(place));
+}
+
 /// What someone may want to change between steps and cannot, with the reason.
 inline std::map<std::string, std::string, std::less<>> fixed_scalars(const Configuration& configuration) {
   const ModelConfiguration& model = configuration.model;
@@ -57,12 +67,14 @@ template <class Space, class T, class G>
 DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration, const RankGroups& groups)
     : configuration_(configuration),
       tuning_(configuration.train),
-      layout_(configuration.model, configuration.train.decay_all),
+      layout_(configuration.model, configuration.train.decay_all, shard_in(configuration.parallel, groups)),
       device_(static_cast<std::uint64_t>(configuration.seed)),
       scalars_(device_.stream(), step_scalar_names(), fixed_scalars(configuration)),
       batch_copied_(batch_slots) {
   if (tuning_.cache()) device_.blas().enable_tuning(true, tuning_.cache());
-  if (groups.data) device_.join("data", groups.data);
+  for (int group = 0; group < rank_groups; ++group)
+    if (const auto& transport = groups.of(static_cast<RankGroup>(group)))
+      device_.join(std::string(name_of(static_cast<RankGroup>(group))), transport);
   prepare_shapes();
   check_memory();
   allocate();

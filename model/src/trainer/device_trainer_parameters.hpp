@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device_trainer.hpp"
+#include "initial_weights.hpp"
 
 #include <encore/backend/error.hpp>
 
@@ -71,18 +72,68 @@ void DeviceTrainer<Space, T, G>::write(ParameterArray array, const ParameterSlic
   device_.stream().synchronize("writing parameters");
 }
 
+/// The distances in memory where a box' elements lie one behind the other.
+inline kernels::BoxShape packed(const ParameterBox& box) {
+  kernels::BoxShape shape = shape_of(box);
+  shape.to = {shape.extents[1] * shape.extents[2], shape.extents[2], 1};
+  return shape;
+}
+
 template <class Space, class T, class G>
-void DeviceTrainer<Space, T, G>::set_weights(const ParameterSlice& slice, std::span<const float> values) {
+std::vector<std::byte> DeviceTrainer<Space, T, G>::read(ParameterArray array, const ParameterBox& box) {
+  const auto type = type_of(array);
+  if (!type) throw InternalError("the trainer has no such array of parameters");
+  const std::size_t size = backend::size_of(*type);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(box.elements()) * size);
+  auto& stream = device_.stream();
+  const backend::Allocation<Space> memory("reading parameters", bytes.size());
+  kernels::copy_box<Space>(stream, address(array) + static_cast<std::size_t>(box.offset) * size,
+                           memory.data(), packed(box), *type);
+  stream.copy_to_host(bytes.data(), memory.data(), bytes.size(), "reading parameters");
+  stream.synchronize("reading parameters");
+  return bytes;
+}
+
+template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::write(ParameterArray array, const ParameterBox& box,
+                                       std::span<const std::byte> bytes) {
+  const auto type = type_of(array);
+  if (!type) throw InternalError("the trainer has no such array of parameters");
+  const std::size_t size = backend::size_of(*type);
+  if (bytes.size() != static_cast<std::size_t>(box.elements()) * size)
+    throw InternalError("'" + box.name + "' was given in another size");
+  auto& stream = device_.stream();
+  const backend::Allocation<Space> memory("writing parameters", bytes.size());
+  stream.copy_to_device(memory.data(), bytes.data(), bytes.size(), "writing parameters");
+  kernels::copy_box<Space>(stream, memory.data(),
+                           address(array) + static_cast<std::size_t>(box.offset) * size,
+                           packed(box).reversed(), *type);
+  stream.synchronize("writing parameters");
+}
+
+template <class Space, class T, class G>
+template <class Place>
+void DeviceTrainer<Space, T, G>::set_weights_at(const Place& place, std::span<const float> values) {
   const std::vector<T> weights = [&] {
     std::vector<T> converted;
     converted.reserve(values.size());
     for (const float value : values) converted.push_back(static_cast<T>(value));
     return converted;
   }();
-  write(ParameterArray::weights, slice, std::as_bytes(std::span(weights)));
+  write(ParameterArray::weights, place, std::as_bytes(std::span(weights)));
   if (!main_->step.master) return;
   const std::vector<Accumulator<T>> master(values.begin(), values.end());
-  write(ParameterArray::master, slice, std::as_bytes(std::span(master)));
+  write(ParameterArray::master, place, std::as_bytes(std::span(master)));
+}
+
+template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::set_weights(const ParameterSlice& slice, std::span<const float> values) {
+  set_weights_at(slice, values);
+}
+
+template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::set_weights(const ParameterBox& box, std::span<const float> values) {
+  set_weights_at(box, values);
 }
 
 template <class Space, class T, class G>

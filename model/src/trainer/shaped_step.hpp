@@ -112,9 +112,7 @@ std::unique_ptr<ShapedStep<Space>> make_shaped_step(backend::Device<Space>& devi
   step_shape.microbatches = shape.microbatches;
   step_shape.sequences = shape.sequences;
   step_shape.tokens = shape.tokens;
-  step_shape.data.ranks = configuration.parallel.data;
-  step_shape.data.reduces = device.is_in("data");
-  if (step_shape.data.reduces) step_shape.data.rank = device.communicator("data").rank();
+  step_shape.sequence_parallel = configuration.parallel.sequence && layout.shard().layout.tensor() > 1;
   auto shaped = std::make_unique<ShapedStep<Space>>();
   shaped->shape = shape;
   shaped->step = build_step_program<Space, T, G>(device, configuration.model, layout, step_shape);

@@ -41,9 +41,16 @@ template <class Space, class T, class G>
 StepPlan plan_for(Purpose purpose, const Configuration& configuration, KernelLabels labels) {
   const TrainConfiguration& train = configuration.train;
   backend::Device<Space> device(static_cast<std::uint64_t>(configuration.seed));
-  if (configuration.parallel.data > 1)
-    device.join("data", backend::planned_transport(static_cast<int>(configuration.parallel.data)));
-  const ParameterLayout layout(configuration.model, train.decay_all);
+  // One rank's step, with all stages of a pipeline in turn.
+  constexpr bool stages_apart = false;
+  const RankLayout ranks(configuration.parallel, stages_apart);
+  for (int index = 0; index < rank_groups; ++index) {
+    const auto group = static_cast<RankGroup>(index);
+    if (const std::int64_t size = ranks.size(group); size > 1)
+      device.join(std::string(name_of(group)), backend::planned_transport(static_cast<int>(size)));
+  }
+  const ParameterLayout layout(configuration.model, train.decay_all,
+                               shard_of(configuration.parallel, stages_apart, 0));
   if (purpose == Purpose::training) return plan_training<Space, T, G>(device, configuration, layout, labels);
   StepPlan plan;
   plan.outline = build_step_program<Space, T, G>(device, configuration.model, layout,

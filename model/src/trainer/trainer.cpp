@@ -20,15 +20,40 @@ DeviceError not_built(const Configuration& configuration) {
 }
 
 void require_groups(const Configuration& configuration, const RankGroups& groups) {
-  const std::int64_t wanted = configuration.parallel.data, there = groups.data ? groups.data->size() : 1;
-  if (there == wanted) return;
-  throw ConfigurationError(
-      fmt::format("parallel.data = {}, but the trainer is made in a group of {} rank{}: start as many ranks "
-                  "as are configured",
-                  wanted, there, there == 1 ? "" : "s"));
+  const RankLayout layout(configuration.parallel, groups.pipeline != nullptr);
+  for (int index = 0; index < rank_groups; ++index) {
+    const auto group = static_cast<RankGroup>(index);
+    // Some layouts need no operation among all ranks.
+    if (group == RankGroup::world && groups.world == nullptr) continue;
+    const std::int64_t wanted = layout.size(group), there = groups.of(group) ? groups.of(group)->size() : 1;
+    if (there == wanted) continue;
+    const ParallelConfiguration& parallel = configuration.parallel;
+    const std::string configured =
+        group == RankGroup::data
+            ? fmt::format("parallel.data = {}", wanted)
+            : fmt::format(
+                  "parallel.data = {}, parallel.tensor = {}, parallel.expert = {} and parallel.pipeline = "
+                  "{} make groups of {} of {}",
+                  parallel.data, parallel.tensor, parallel.expert, parallel.pipeline, wanted, name_of(group));
+    throw ConfigurationError(fmt::format(
+        "{}, but the trainer is made in a group of {} rank{}: start as many ranks as are configured",
+        configured, there, there == 1 ? "" : "s"));
+  }
 }
 
 }  // namespace
+
+const std::shared_ptr<backend::Transport>& RankGroups::of(RankGroup group) const {
+  switch (group) {
+    case RankGroup::tensor: return tensor;
+    case RankGroup::data: return data;
+    case RankGroup::expert: return expert;
+    case RankGroup::expert_data: return expert_data;
+    case RankGroup::pipeline: return pipeline;
+    case RankGroup::world: break;
+  }
+  return world;
+}
 
 std::unique_ptr<Trainer> make_trainer(const Configuration& configuration, const RankGroups& groups) {
   check(configuration);

@@ -22,15 +22,8 @@ struct ExpertSettings {
   double budget = 1;    ///< rows kept, relative to topk rows a token
 };
 
-/// The ranks that each work on microbatches of their own and on the same weights. Rank r has the microbatches from
-/// r * StepShape::microbatches on, of all that count in a step.
-struct DataParallelShape {
-  std::int64_t ranks = 1;
-  std::int64_t rank = 0;
-  bool reduces = false;  ///< whether the step has the collectives, of the device's group "data"
-};
-
-/// What a step works on.
+/// What a step works on. What this rank has of the model, and with whom it shares the rest, is the parameter layout's
+/// shard; collectives are there for the groups that the device is in.
 struct StepShape {
   std::int64_t microbatches;  ///< accumulated into one gradient
   std::int64_t sequences;     ///< in a microbatch
@@ -46,7 +39,8 @@ struct StepShape {
   /// Whether the update depends on all gradients: it clips them, or leaves out steps with a large norm or too many
   /// rows of experts. If not, weights are updated in parts, each of which may begin when its own gradients are there.
   bool update_needs_norm = true;
-  DataParallelShape data = {};
+  /// Between the parts of layers that tensor ranks share, each has its own tokens.
+  bool sequence_parallel = false;
 };
 
 /// Rows kept for the experts of a layer, for this many tokens of a model that has experts: topk a token times the

@@ -190,6 +190,11 @@ class Trainer {
   virtual void write(ParameterArray array, const ParameterSlice& slice, std::span<const std::byte> bytes) = 0;
   /// Sets weights and, where there are any, master weights, from numbers; rounds to the weights' type.
   virtual void set_weights(const ParameterSlice& slice, std::span<const float> values) = 0;
+  /// The same of what this rank has of a tensor, element by element of the box. Where data ranks have parts of the
+  /// optimizer's state, all of them call read() together.
+  virtual std::vector<std::byte> read(ParameterArray array, const ParameterBox& box) = 0;
+  virtual void write(ParameterArray array, const ParameterBox& box, std::span<const std::byte> bytes) = 0;
+  virtual void set_weights(const ParameterBox& box, std::span<const float> values) = 0;
 
   virtual std::vector<RandomPosition> random_positions() = 0;
   /// For resuming. Throws ConfigurationError when the number of streams differs.
@@ -211,9 +216,17 @@ class Trainer {
 };
 
 /// This process' (or thread's) ends of the groups of ranks that train together. Without an end the model trains by
-/// itself; with one of a single rank the collectives are there all the same.
+/// itself; with one of a single rank the collectives are there all the same. Without `pipeline` this rank computes all
+/// stages in turn.
 struct RankGroups {
-  std::shared_ptr<backend::Transport> data = nullptr;  ///< parallel.data ranks with the same weights
+  std::shared_ptr<backend::Transport> data = nullptr;
+  std::shared_ptr<backend::Transport> tensor = nullptr;
+  std::shared_ptr<backend::Transport> expert = nullptr;
+  std::shared_ptr<backend::Transport> expert_data = nullptr;
+  std::shared_ptr<backend::Transport> pipeline = nullptr;
+  std::shared_ptr<backend::Transport> world = nullptr;
+
+  const std::shared_ptr<backend::Transport>& of(RankGroup group) const;
 };
 
 /// Makes the trainer for the configuration's backend and precision, with weights initialised from the seed.

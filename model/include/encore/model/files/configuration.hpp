@@ -198,7 +198,9 @@ struct GraphConfiguration {
 struct ParallelConfiguration {
   std::int64_t data = 1;
   std::int64_t tensor = 1;
-  std::int64_t expert = 1;
+  bool sequence = false;    ///< between the parts of layers that tensor ranks share, each has its own tokens
+  std::int64_t expert = 1;  ///< of the data ranks, those that share the experts
+  bool shard_optimizer = false;  ///< each data rank keeps its part of the optimizer's state (ZeRO, stage 1)
   std::int64_t pipeline = 1;
   std::int64_t virtual_stages = 1;  ///< chunks of each pipeline stage
 

@@ -27,7 +27,7 @@ enum class GraphRule : std::uint8_t {
   mamba_without_layers,
   joined_without_full_iteration,
   separate_without_graphs,
-  several_devices,
+  not_dealt_out,
   modules_cleared,
   detail_overruled,
   older_spelling,
