@@ -24,6 +24,11 @@ std::int64_t RankLayout::size(RankGroup group) const {
   return 0;
 }
 
+bool RankLayout::needs(RankGroup group) const {
+  // Where all ranks have all experts, `data` does everything; few layouts do something among all ranks.
+  return size(group) > 1 && group != RankGroup::world && (group != RankGroup::expert_data || expert_ > 1);
+}
+
 std::int64_t RankLayout::rank_in(RankGroup group, const RankPlace& place) const {
   switch (group) {
     case RankGroup::world: return rank_at(place);

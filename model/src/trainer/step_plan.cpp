@@ -46,8 +46,9 @@ StepPlan plan_for(Purpose purpose, const Configuration& configuration, KernelLab
   const RankLayout ranks(configuration.parallel, stages_apart);
   for (int index = 0; index < rank_groups; ++index) {
     const auto group = static_cast<RankGroup>(index);
-    if (const std::int64_t size = ranks.size(group); size > 1)
-      device.join(std::string(name_of(group)), backend::planned_transport(static_cast<int>(size)));
+    if (ranks.needs(group))
+      device.join(std::string(name_of(group)),
+                  backend::planned_transport(static_cast<int>(ranks.size(group))));
   }
   const ParameterLayout layout(configuration.model, train.decay_all,
                                shard_of(configuration.parallel, stages_apart, 0));

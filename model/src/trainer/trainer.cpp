@@ -23,8 +23,7 @@ void require_groups(const Configuration& configuration, const RankGroups& groups
   const RankLayout layout(configuration.parallel, groups.pipeline != nullptr);
   for (int index = 0; index < rank_groups; ++index) {
     const auto group = static_cast<RankGroup>(index);
-    // Some layouts need no operation among all ranks.
-    if (group == RankGroup::world && groups.world == nullptr) continue;
+    if (!groups.of(group) && !layout.needs(group)) continue;
     const std::int64_t wanted = layout.size(group), there = groups.of(group) ? groups.of(group)->size() : 1;
     if (there == wanted) continue;
     const ParallelConfiguration& parallel = configuration.parallel;

@@ -57,6 +57,8 @@ class RankLayout {
     return place.tensor + tensor_ * (place.data + data_ * place.stage);
   }
   std::int64_t size(RankGroup group) const;
+  /// Whether training is impossible without the group.
+  bool needs(RankGroup group) const;
   /// The rank's number in its group.
   std::int64_t rank_in(RankGroup group, const RankPlace& place) const;
   /// Differs between the groups of one kind: what Transport::split calls a color.
