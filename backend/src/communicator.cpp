@@ -22,9 +22,10 @@ void* native_queue([[maybe_unused]] const Stream<Space>& stream) {
 }  // namespace
 
 template <class Space>
-Communicator<Space>::Communicator(std::string name, std::shared_ptr<Transport> transport)
+Communicator<Space>::Communicator(std::string name, std::shared_ptr<Transport> transport,
+                                  std::shared_ptr<std::byte> order)
     : transport_(std::move(transport)),
-      order_(std::make_shared<std::byte>()),
+      order_(std::move(order)),
       resource_(std::move(name), [held = transport_] { held->close(); }) {}
 
 template <class Space>
@@ -47,6 +48,21 @@ void Communicator<Space>::run(Stream<Space>& stream, const char* label, const Ac
   // `this` may die before a recorded call runs: the graph owns what is captured here.
   launch_native(stream, label, {reads, writes, order},
                 [transport = transport_, queue = native_queue(stream), call] { call(*transport, queue); });
+}
+
+template <class Space>
+void Communicator<Space>::require_member(const char* label, int rank) const {
+  if (rank < 0 || rank >= size())
+    throw InternalError(std::string(label) + ": rank " + std::to_string(rank) + " is none of the " +
+                        std::to_string(size()) + " ranks of '" + name() + "'");
+}
+
+template <class Space>
+void Communicator<Space>::require_other(const char* label, int rank) const {
+  require_member(label, rank);
+  if (rank == transport_->rank())
+    throw InternalError(std::string(label) + ": rank " + std::to_string(rank) + " of '" + name() +
+                        "' exchanges a message with itself; copy instead");
 }
 
 template <class Space>
@@ -100,9 +116,7 @@ template <class Space>
 template <class T>
 void Communicator<Space>::broadcast(Stream<Space>& stream, const char* label, Vector<T, Space> values,
                                     int root) {
-  if (root < 0 || root >= size())
-    throw InternalError(std::string(label) + ": rank " + std::to_string(root) + " is none of the " +
-                        std::to_string(size()) + " ranks of '" + name() + "'");
+  require_member(label, root);
   if (values.size() == 0) return;
   run(stream, label, Access{}, write(values),
       [data = values.data(), count = values.size(), root](Transport& transport, void* queue) {
@@ -125,27 +139,76 @@ void Communicator<Space>::all_to_all(Stream<Space>& stream, const char* label, V
       });
 }
 
-#define ENCORE_INSTANTIATE_COLLECTIVES(SPACE, T)                                                            \
+template <class Space>
+template <class T>
+void Communicator<Space>::send(Stream<Space>& stream, const char* label, Vector<const T, Space> values,
+                               int to) {
+  require_other(label, to);
+  if (values.size() == 0) return;
+  run(stream, label, read(values), Access{},
+      [data = values.data(), count = values.size(), to](Transport& transport, void* queue) {
+        transport.send(data, count, data_type_of<T>, to, queue);
+      });
+}
+
+template <class Space>
+template <class T>
+void Communicator<Space>::receive(Stream<Space>& stream, const char* label, Vector<T, Space> values,
+                                  int from) {
+  require_other(label, from);
+  if (values.size() == 0) return;
+  run(stream, label, Access{}, write(values),
+      [data = values.data(), count = values.size(), from](Transport& transport, void* queue) {
+        transport.receive(data, count, data_type_of<T>, from, queue);
+      });
+}
+
+template <class Space>
+template <class T>
+void Communicator<Space>::send_receive(Stream<Space>& stream, const char* label, Vector<const T, Space> sent,
+                                       int to, Vector<T, Space> received, int from) {
+  if (sent.size() == 0) return receive<T>(stream, label, received, from);
+  if (received.size() == 0) return send<T>(stream, label, sent, to);
+  require_other(label, to);
+  require_other(label, from);
+  run(stream, label, read(sent), write(received),
+      [data = sent.data(), count = sent.size(), to, into = received.data(), into_count = received.size(),
+       from](Transport& transport, void* queue) {
+        transport.send_receive(data, count, to, into, into_count, from, data_type_of<T>, queue);
+      });
+}
+
+#define ENCORE_INSTANTIATE_REDUCTIONS(SPACE, T)                                                             \
   template void Communicator<SPACE>::all_reduce<T>(Stream<SPACE>&, const char*, Vector<T, SPACE>,           \
                                                    Reduction);                                              \
   template void Communicator<SPACE>::reduce_scatter<T>(Stream<SPACE>&, const char*, Vector<const T, SPACE>, \
-                                                       Vector<T, SPACE>, Reduction);                        \
-  template void Communicator<SPACE>::all_gather<T>(Stream<SPACE>&, const char*, Vector<const T, SPACE>,     \
-                                                   Vector<T, SPACE>);                                       \
-  template void Communicator<SPACE>::broadcast<T>(Stream<SPACE>&, const char*, Vector<T, SPACE>, int);      \
-  template void Communicator<SPACE>::all_to_all<T>(Stream<SPACE>&, const char*, Vector<const T, SPACE>,     \
-                                                   Vector<T, SPACE>);
+                                                       Vector<T, SPACE>, Reduction);
+#define ENCORE_INSTANTIATE_MOVES(SPACE, T)                                                                \
+  template void Communicator<SPACE>::all_gather<T>(Stream<SPACE>&, const char*, Vector<const T, SPACE>,   \
+                                                   Vector<T, SPACE>);                                     \
+  template void Communicator<SPACE>::broadcast<T>(Stream<SPACE>&, const char*, Vector<T, SPACE>, int);    \
+  template void Communicator<SPACE>::all_to_all<T>(Stream<SPACE>&, const char*, Vector<const T, SPACE>,   \
+                                                   Vector<T, SPACE>);                                     \
+  template void Communicator<SPACE>::send<T>(Stream<SPACE>&, const char*, Vector<const T, SPACE>, int);   \
+  template void Communicator<SPACE>::receive<T>(Stream<SPACE>&, const char*, Vector<T, SPACE>, int);      \
+  template void Communicator<SPACE>::send_receive<T>(Stream<SPACE>&, const char*, Vector<const T, SPACE>, \
+                                                     int, Vector<T, SPACE>, int);
+#define ENCORE_INSTANTIATE_COLLECTIVES(SPACE, T) \
+  ENCORE_INSTANTIATE_REDUCTIONS(SPACE, T) ENCORE_INSTANTIATE_MOVES(SPACE, T)
 #define ENCORE_INSTANTIATE_COMMUNICATOR(SPACE)        \
   template class Communicator<SPACE>;                 \
   ENCORE_INSTANTIATE_COLLECTIVES(SPACE, float)        \
   ENCORE_INSTANTIATE_COLLECTIVES(SPACE, double)       \
   ENCORE_INSTANTIATE_COLLECTIVES(SPACE, bfloat16)     \
   ENCORE_INSTANTIATE_COLLECTIVES(SPACE, std::int32_t) \
-  ENCORE_INSTANTIATE_COLLECTIVES(SPACE, std::int64_t)
+  ENCORE_INSTANTIATE_COLLECTIVES(SPACE, std::int64_t) \
+  ENCORE_INSTANTIATE_MOVES(SPACE, std::uint8_t)
 ENCORE_IF_SERIAL(ENCORE_INSTANTIATE_COMMUNICATOR(Kokkos::Serial))
 ENCORE_IF_OPENMP(ENCORE_INSTANTIATE_COMMUNICATOR(Kokkos::OpenMP))
 ENCORE_IF_CUDA(ENCORE_INSTANTIATE_COMMUNICATOR(Kokkos::Cuda))
 #undef ENCORE_INSTANTIATE_COMMUNICATOR
 #undef ENCORE_INSTANTIATE_COLLECTIVES
+#undef ENCORE_INSTANTIATE_MOVES
+#undef ENCORE_INSTANTIATE_REDUCTIONS
 
 }  // namespace encore::backend

@@ -94,9 +94,9 @@ MPI_Datatype mpi_type_of(DataType type) {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(std::string name, std::shared_ptr<Session> session, MPI_Comm of)
-      : name_(std::move(name)), session_(std::move(session)) {
-    check_mpi(MPI_Comm_dup(of, &communicator_), "joining '" + name_ + "'");
+  /// Takes the communicator over.
+  MpiTransport(std::string name, std::shared_ptr<Session> session, MPI_Comm communicator)
+      : name_(std::move(name)), session_(std::move(session)), communicator_(communicator) {
     check_mpi(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "joining '" + name_ + "'");
     check_mpi(MPI_Comm_rank(communicator_, &rank_), "joining '" + name_ + "'");
     check_mpi(MPI_Comm_size(communicator_, &size_), "joining '" + name_ + "'");
@@ -165,6 +165,33 @@ class MpiTransport final : public Transport {
           "all_to_all");
   }
 
+  void send(const void* data, std::size_t count, DataType type, int to, void*) override {
+    check(MPI_Send(data, small(count, "send"), mpi_type_of(type), to, message_tag, open("send")), "send");
+  }
+  void receive(void* data, std::size_t count, DataType type, int from, void*) override {
+    MPI_Status status;
+    check(MPI_Recv(data, small(count, "receive"), mpi_type_of(type), from, message_tag, open("receive"),
+                   &status),
+          "receive");
+    require_count(status, count, type, from);
+  }
+  void send_receive(const void* send, std::size_t send_count, int to, void* receive,
+                    std::size_t receive_count, int from, DataType type, void*) override {
+    MPI_Status status;
+    check(MPI_Sendrecv(send, small(send_count, "send_receive"), mpi_type_of(type), to, message_tag, receive,
+                       small(receive_count, "send_receive"), mpi_type_of(type), from, message_tag,
+                       open("send_receive"), &status),
+          "send_receive");
+    require_count(status, receive_count, type, from);
+  }
+
+  std::shared_ptr<Transport> split(std::string name, int color, int key) override {
+    MPI_Comm part = MPI_COMM_NULL;
+    check(MPI_Comm_split(open("split"), color < 0 ? MPI_UNDEFINED : color, key, &part), "split");
+    if (part == MPI_COMM_NULL) return nullptr;
+    return std::make_shared<MpiTransport>(std::move(name), session_, part);
+  }
+
   void close() override {
     if (communicator_ == MPI_COMM_NULL) return;
     MPI_Comm communicator = std::exchange(communicator_, MPI_COMM_NULL);
@@ -178,6 +205,17 @@ class MpiTransport final : public Transport {
  private:
   /// MPI counts in int.
   static constexpr std::size_t most_elements = std::size_t{1} << 30;
+  static constexpr int message_tag = 0;
+
+  void require_count(const MPI_Status& status, std::size_t count, DataType type, int from) const {
+    int received = 0;
+    check(MPI_Get_count(&status, mpi_type_of(type), &received), "receive");
+    if (received < 0 || static_cast<std::size_t>(received) != count)
+      throw CommunicationError("the ranks of '" + name_ + "' do not do the same: rank " +
+                               std::to_string(from) + " sends " + std::to_string(received) +
+                               " elements, rank " + std::to_string(rank_) + " receives " +
+                               std::to_string(count));
+  }
 
   MPI_Op operation_of(DataType type, Reduction reduction) const {
     if (type == DataType::bfloat16) return reduction == Reduction::sum ? add_ : larger_;
@@ -210,15 +248,26 @@ class MpiTransport final : public Transport {
 
 }  // namespace
 
+namespace {
+
+std::shared_ptr<Transport> duplicate_of(MPI_Comm communicator, std::string name,
+                                        std::shared_ptr<Session> session) {
+  MPI_Comm duplicate = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(communicator, &duplicate), "joining '" + name + "'");
+  return std::make_shared<MpiTransport>(std::move(name), std::move(session), duplicate);
+}
+
+}  // namespace
+
 std::shared_ptr<Transport> mpi_transport(std::string name) {
   auto session = Session::shared();
-  return std::make_shared<MpiTransport>(std::move(name), std::move(session), MPI_COMM_WORLD);
+  return duplicate_of(MPI_COMM_WORLD, std::move(name), std::move(session));
 }
 
 std::shared_ptr<Transport> mpi_transport(std::string name, int fortran_communicator) {
   auto session = Session::shared();
-  return std::make_shared<MpiTransport>(std::move(name), std::move(session),
-                                        MPI_Comm_f2c(static_cast<MPI_Fint>(fortran_communicator)));
+  return duplicate_of(MPI_Comm_f2c(static_cast<MPI_Fint>(fortran_communicator)), std::move(name),
+                      std::move(session));
 }
 
 #else

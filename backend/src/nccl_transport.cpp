@@ -46,6 +46,12 @@ class NcclTransport final : public Transport {
     std::memcpy(&unique, id.data(), sizeof unique);
     check_nccl(ncclCommInitRank(&communicator_, ranks, unique, rank), "joining '" + name_ + "'");
   }
+  /// Takes the communicator over.
+  NcclTransport(std::string name, ncclComm_t communicator)
+      : name_(std::move(name)), communicator_(communicator) {
+    check_nccl(ncclCommUserRank(communicator_, &rank_), "joining '" + name_ + "'", communicator_);
+    check_nccl(ncclCommCount(communicator_, &size_), "joining '" + name_ + "'", communicator_);
+  }
   ~NcclTransport() override {
     if (communicator_ != nullptr) (void)ncclCommDestroy(communicator_);
   }
@@ -86,19 +92,49 @@ class NcclTransport final : public Transport {
   void all_to_all(const void* send, void* receive, std::size_t count, DataType type, void* queue) override {
     // Of sends and receives, which every NCCL since 2.7 has; ncclAlltoAll came with 2.28.
     const std::size_t bytes = count * size_of(type);
-    check(ncclGroupStart(), "all_to_all");
-    ncclResult_t status = ncclSuccess;
-    for (int peer = 0; peer < size_ && status == ncclSuccess; ++peer) {
-      const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-      status = ncclSend(static_cast<const std::byte*>(send) + offset, bytes, ncclUint8, peer, communicator_,
-                        static_cast<cudaStream_t>(queue));
-      if (status == ncclSuccess)
-        status = ncclRecv(static_cast<std::byte*>(receive) + offset, bytes, ncclUint8, peer, communicator_,
+    together("all_to_all", [&] {
+      ncclResult_t status = ncclSuccess;
+      for (int peer = 0; peer < size_ && status == ncclSuccess; ++peer) {
+        const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
+        status = ncclSend(static_cast<const std::byte*>(send) + offset, bytes, ncclUint8, peer, communicator_,
                           static_cast<cudaStream_t>(queue));
-    }
-    const ncclResult_t ended = ncclGroupEnd();  // Also after a failure: all later calls would wait for it.
-    check(status, "all_to_all");
-    check(ended, "all_to_all");
+        if (status == ncclSuccess)
+          status = ncclRecv(static_cast<std::byte*>(receive) + offset, bytes, ncclUint8, peer, communicator_,
+                            static_cast<cudaStream_t>(queue));
+      }
+      return status;
+    });
+  }
+
+  void send(const void* data, std::size_t count, DataType type, int to, void* queue) override {
+    check(ncclSend(data, count, nccl_type_of(type), to, communicator_, static_cast<cudaStream_t>(queue)),
+          "send");
+  }
+  void receive(void* data, std::size_t count, DataType type, int from, void* queue) override {
+    check(ncclRecv(data, count, nccl_type_of(type), from, communicator_, static_cast<cudaStream_t>(queue)),
+          "receive");
+  }
+  void send_receive(const void* send, std::size_t send_count, int to, void* receive,
+                    std::size_t receive_count, int from, DataType type, void* queue) override {
+    together("send_receive", [&] {
+      const ncclResult_t status =
+          ncclSend(send, send_count, nccl_type_of(type), to, communicator_, static_cast<cudaStream_t>(queue));
+      if (status != ncclSuccess) return status;
+      return ncclRecv(receive, receive_count, nccl_type_of(type), from, communicator_,
+                      static_cast<cudaStream_t>(queue));
+    });
+  }
+
+  std::shared_ptr<Transport> split(std::string name, int color, int key) override {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 1)
+    ncclComm_t part = nullptr;
+    check(ncclCommSplit(communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, nullptr), "split");
+    if (part == nullptr) return nullptr;
+    return std::make_shared<NcclTransport>(std::move(name), part);
+#else
+    throw DeviceError("splitting '" + name_ + "' needs NCCL 2.18 or newer, and this build has " +
+                      description());
+#endif
   }
 
   void close() override {
@@ -109,6 +145,15 @@ class NcclTransport final : public Transport {
   }
 
  private:
+  /// Sends and receives that may wait for one another.
+  template <class Calls>
+  void together(const char* operation, const Calls& calls) const {
+    check(ncclGroupStart(), operation);
+    const ncclResult_t status = calls();
+    const ncclResult_t ended = ncclGroupEnd();  // Also after a failure: all later calls would wait for it.
+    check(status, operation);
+    check(ended, operation);
+  }
   void check(ncclResult_t status, const char* operation) const {
     if (status != ncclSuccess)
       check_nccl(status, std::string(operation) + " of '" + name_ + "', rank " + std::to_string(rank_),
@@ -116,7 +161,7 @@ class NcclTransport final : public Transport {
   }
 
   const std::string name_;
-  const int rank_, size_;
+  int rank_ = 0, size_ = 1;
   ncclComm_t communicator_ = nullptr;
 };
 

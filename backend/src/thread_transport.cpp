@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "thread_group.hpp"
+
 #include <encore/backend/error.hpp>
 #include <encore/backend/thread_transport.hpp>
 
 #include <algorithm>
 #include <array>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
-#include <optional>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -15,113 +15,10 @@ namespace encore::backend {
 
 namespace {
 
-enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast, all_to_all };
-
-const char* name_of(Kind kind) {
-  constexpr std::array names{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-/// What a rank asks for.
-struct Call {
-  Kind kind;
-  const std::byte* send;
-  std::byte* receive;
-  std::size_t count;
-  DataType type;
-  Reduction reduction = Reduction::sum;
-  int root = 0;
-
-  bool fits(const Call& other) const {
-    return kind == other.kind && count == other.count && type == other.type && reduction == other.reduction &&
-           root == other.root;
-  }
-  std::string text() const {
-    return std::string(name_of(kind)) + " of " + std::to_string(count) + " elements of " +
-           std::string(backend::name_of(type));
-  }
-};
-
-/// Where the ranks meet.
-class Group {
- public:
-  Group(std::string name, int ranks, std::chrono::milliseconds patience)
-      : name_(std::move(name)),
-        patience_(patience),
-        calls_(static_cast<std::size_t>(ranks)),
-        arrived_(static_cast<std::size_t>(ranks), false) {}
-
-  int size() const { return static_cast<int>(calls_.size()); }
-
-  /// Runs `work(calls)` on every rank once all have called, and returns when all have done theirs.
-  template <class Work>
-  void together(int rank, const Call& call, const Work& work) {
-    meet(rank, call, &call);
-    for (std::size_t other = 0; other < calls_.size(); ++other)
-      if (!calls_[other].fits(calls_[0])) {
-        const std::string sentence = "the ranks of '" + name_ + "' do not do the same: rank 0 calls " +
-                                     calls_[0].text() + ", rank " + std::to_string(other) + " " +
-                                     calls_[other].text();
-        end(sentence);
-        throw CommunicationError(sentence);
-      }
-    try {
-      work(calls_);
-    } catch (...) {
-      leave(rank);
-      throw;
-    }
-    meet(rank, call, nullptr);
-  }
-
-  void leave(int rank) { end("rank " + std::to_string(rank) + " of '" + name_ + "' has left the group"); }
-
- private:
-  /// `announced`: what the others are to see; without it they may still be reading what was.
-  void meet(int rank, const Call& call, const Call* announced) {
-    std::unique_lock lock(mutex_);
-    if (failure_) throw CommunicationError(*failure_);
-    if (announced != nullptr) calls_[static_cast<std::size_t>(rank)] = *announced;
-    arrived_[static_cast<std::size_t>(rank)] = true;
-    if (std::ranges::find(arrived_, false) == arrived_.end()) {
-      arrived_.assign(arrived_.size(), false);
-      ++meetings_;
-      changed_.notify_all();
-      return;
-    }
-    const std::uint64_t meeting = meetings_;
-    const auto over = [&] { return meetings_ != meeting || failure_; };
-    if (!changed_.wait_for(lock, patience_, over)) {
-      failure_ = late_ranks(call);
-      changed_.notify_all();
-    }
-    if (meetings_ == meeting) throw CommunicationError(*failure_);
-  }
-
-  std::string late_ranks(const Call& call) const {
-    std::string late;
-    for (std::size_t rank = 0; rank < arrived_.size(); ++rank)
-      if (!arrived_[rank]) late += (late.empty() ? "rank " : ", rank ") + std::to_string(rank);
-    return late + " of '" + name_ + "' did not come to " + call.text() + " within " +
-           std::to_string(patience_.count()) + " ms";
-  }
-
-  void end(const std::string& why) {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = why;
-    changed_.notify_all();
-  }
-
-  const std::string name_;
-  const std::chrono::milliseconds patience_;
-
-  std::mutex mutex_;  ///< for what follows; calls_ are read without it between two meetings
-  std::condition_variable changed_;
-  std::vector<Call> calls_;
-  std::vector<bool> arrived_;
-  std::uint64_t meetings_ = 0;
-  std::optional<std::string> failure_;
-};
+using Kind = impl::ThreadCallKind;
+using Call = impl::ThreadCall;
+using impl::ThreadGroup;
+using impl::ThreadMessage;
 
 /// What sums are formed in.
 template <class T>
@@ -166,7 +63,7 @@ void reduce(const std::vector<Call>& calls, std::size_t begin, std::size_t end, 
 
 class ThreadTransport final : public Transport {
  public:
-  ThreadTransport(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+  ThreadTransport(std::shared_ptr<ThreadGroup> group, int rank) : group_(std::move(group)), rank_(rank) {}
   ~ThreadTransport() override { close(); }
 
   int rank() const override { return rank_; }
@@ -233,11 +130,36 @@ class ThreadTransport final : public Transport {
     });
   }
 
+  void send(const void* data, std::size_t count, DataType type, int to, void*) override {
+    ThreadMessage message = sent(data, count, type);
+    group_->exchange(rank_, &message, to, nullptr, 0);
+  }
+  void receive(void* data, std::size_t count, DataType type, int from, void*) override {
+    ThreadMessage message{static_cast<std::byte*>(data), count, type};
+    group_->exchange(rank_, nullptr, 0, &message, from);
+  }
+  void send_receive(const void* send, std::size_t send_count, int to, void* receive,
+                    std::size_t receive_count, int from, DataType type, void*) override {
+    ThreadMessage out = sent(send, send_count, type);
+    ThreadMessage in{static_cast<std::byte*>(receive), receive_count, type};
+    group_->exchange(rank_, &out, to, &in, from);
+  }
+
+  std::shared_ptr<Transport> split(std::string name, int color, int key) override {
+    auto [group, rank] = group_->split(rank_, name, color, key);
+    if (!group) return nullptr;
+    return std::make_shared<ThreadTransport>(std::move(group), rank);
+  }
+
   void close() override {
     if (!std::exchange(closed_, true)) group_->leave(rank_);
   }
 
  private:
+  /// A message that is sent is only read.
+  static ThreadMessage sent(const void* data, std::size_t count, DataType type) {
+    return {const_cast<std::byte*>(static_cast<const std::byte*>(data)), count, type};
+  }
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
     if (to != from && bytes > 0) std::memcpy(to, from, bytes);
   }
@@ -255,7 +177,7 @@ class ThreadTransport final : public Transport {
                      work);
   }
 
-  const std::shared_ptr<Group> group_;
+  const std::shared_ptr<ThreadGroup> group_;
   const int rank_;
   bool closed_ = false;
 };
@@ -265,7 +187,10 @@ class ThreadTransport final : public Transport {
 std::vector<std::shared_ptr<Transport>> thread_transports(std::string name, int ranks,
                                                           std::chrono::milliseconds patience) {
   require<ConfigurationError>(ranks > 0, "a group of threads needs at least one rank");
-  const auto group = std::make_shared<Group>(std::move(name), ranks, patience);
+  std::vector<int> members(static_cast<std::size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  const auto group = std::make_shared<ThreadGroup>(std::make_shared<impl::ThreadJob>(patience), name, name,
+                                                   std::move(members));
   std::vector<std::shared_ptr<Transport>> transports;
   for (int rank = 0; rank < ranks; ++rank)
     transports.push_back(std::make_shared<ThreadTransport>(group, rank));

@@ -71,3 +71,35 @@ TEST_CASE(
                                                 Vector<float, Cuda>(values.data(), values.size()), 0),
                   CaptureError);
 }
+
+TEST_CASE("NCCL splits a group of one, and the parts run recorded") {
+  Stream<Cuda> stream;
+  const auto world = nccl_transport("world", make_nccl_id(), 1, 0);
+  CHECK(world->split("none", -1, 0) == nullptr);
+  Communicator<Cuda> communicator("tensor", world->split("tensor", 3, 0));
+  CHECK(communicator.size() == 1);
+  const std::vector<float> numbers{1, -2, 3.5};
+  TestArray<Cuda, float> values(stream, numbers), other(stream, numbers);
+  RecordedGraph<Cuda> graph(stream, "collectives",
+                            [&] { double_twice(stream, communicator, values, other); });
+  graph.replay();
+  CHECK(values.get() == times(numbers, 4));
+}
+
+TEST_CASE("NCCL sends a message to its own rank within one call, recorded too") {
+  Stream<Cuda> stream;
+  const auto world = nccl_transport("world", make_nccl_id(), 1, 0);
+  TestArray<Cuda, float> sent(stream, {1, 2, 3}), received(stream, {0, 0, 0});
+  const auto turn = [&] {
+    launch_native(stream, "test::turn", {read(sent.data(), 3), write(received.data(), 3)}, [&] {
+      world->send_receive(sent.data(), 3, 0, received.data(), 3, 0, DataType::float32,
+                          stream.execution_space().cuda_stream());
+    });
+  };
+  turn();
+  CHECK(received.get() == std::vector<float>{1, 2, 3});
+  sent.set({4, 5, 6});
+  RecordedGraph<Cuda> graph(stream, "turn", turn);
+  graph.replay();
+  CHECK(received.get() == std::vector<float>{4, 5, 6});
+}

@@ -105,6 +105,46 @@ TEST_CASE("scattered sums, gathers, broadcasts and exchanges go to the right pla
       CHECK(received.get()[from * count + i] == 100 * from + static_cast<int>(rank * count + i));
 }
 
+TEST_CASE("messages go round, eagerly and replayed, and a message of another size is refused") {
+  constexpr std::size_t count = 1001;
+  const int rank = world()->rank(), ranks = world()->size();
+  const int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
+  Stream<Space> stream;
+  Communicator<Space> communicator("pipeline", mpi_transport("pipeline"));
+  TestArray<Space, float> sent(stream, values_of<float>(rank, count)),
+      received(stream, std::vector<float>(count));
+  const auto turn = [&] {
+    communicator.send_receive<float>(stream, "test::turn", view(sent), next, view(received), last);
+    if (rank == 0) communicator.send<float>(stream, "test::send", view(received), 1);
+    if (rank == 1) communicator.receive<float>(stream, "test::receive", view(received), 0);
+  };
+  const std::vector<float> expected = values_of<float>(rank == 1 ? ranks - 1 : last, count);
+  turn();
+  CHECK(received.get() == expected);
+  received.set(std::vector<float>(count));
+  RecordedGraph<Space> graph(stream, "turn", turn);
+  graph.replay();
+  CHECK(received.get() == expected);
+  std::vector<float> values(4);
+  if (rank == 0) world()->send(values.data(), 3, DataType::float32, 1, nullptr);
+  if (rank == 1)
+    CHECK_THROWS_WITH_AS(
+        world()->receive(values.data(), 4, DataType::float32, 0, nullptr),
+        "the ranks of 'world' do not do the same: rank 0 sends 3 elements, rank 1 receives 4",
+        CommunicationError);
+}
+
+TEST_CASE("a split makes a group of each color, in the order of the keys") {
+  const int rank = world()->rank(), ranks = world()->size();
+  const auto part = world()->split("part", rank == 0 ? 0 : 1, -rank);
+  CHECK(part->size() == (rank == 0 ? 1 : ranks - 1));
+  CHECK(part->rank() == (rank == 0 ? 0 : ranks - 1 - rank));
+  double total = rank;
+  part->all_reduce(&total, &total, 1, DataType::float64, Reduction::sum, nullptr);
+  CHECK(total == (rank == 0 ? 0 : ranks * (ranks - 1) / 2));
+  CHECK((world()->split("some", rank == 1 ? 0 : -1, 0) != nullptr) == (rank == 1));
+}
+
 TEST_CASE(
     "processes that train together end with the same bits, and with the loss of one with all microbatches") {
   const int rank = world()->rank(), ranks = world()->size();

@@ -12,16 +12,19 @@
 namespace encore::backend {
 
 /// Collective operations of one rank on a stream: run at once, or recorded like any kernel and repeated by every
-/// replay. All ranks of the group record and replay alike. Operations of one communicator keep their order, also where
-/// a recorded graph has branches; those of different ones do not. Used by one thread at a time.
+/// replay. All ranks of the group record and replay alike. Operations of communicators that share an `order`, as those of
+/// a Device do, keep their order, also where a recorded graph has branches: ranks would wait for each other crosswise
+/// otherwise. Used by one thread at a time.
 ///
-/// T is float, double, bfloat16, int32_t or int64_t. Nothing here allocates or waits for the device. Throws what the
+/// T is float, double, bfloat16, int32_t or int64_t, and uint8_t where nothing is reduced. Nothing here allocates or waits for the device. Throws what the
 /// transport does (CommunicationError on hosts, DeviceError of NCCL, which has no time limit); CaptureError after close().
 template <class Space>
 class Communicator {
  public:
-  /// `name` is what errors call the group, as in "data".
-  Communicator(std::string name, std::shared_ptr<Transport> transport);
+  /// `name` is what errors call the group, as in "data". `order`: a byte that nobody reads or writes, the same for all
+  /// whose operations are to keep one order.
+  Communicator(std::string name, std::shared_ptr<Transport> transport,
+               std::shared_ptr<std::byte> order = std::make_shared<std::byte>());
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   ~Communicator();
@@ -50,6 +53,16 @@ class Communicator {
   template <class T>
   void all_to_all(Stream<Space>& stream, const char* label, Vector<const T, Space> values,
                   Vector<T, Space> result);
+  /// The n-th message to a rank goes into its n-th receive() from this one. Both may wait for each other; ranks that
+  /// send to each other at the same time do it by send_receive(). Not to this rank itself.
+  template <class T>
+  void send(Stream<Space>& stream, const char* label, Vector<const T, Space> values, int to);
+  template <class T>
+  void receive(Stream<Space>& stream, const char* label, Vector<T, Space> values, int from);
+  /// Both at the same time, of any sizes. The two must not overlap.
+  template <class T>
+  void send_receive(Stream<Space>& stream, const char* label, Vector<const T, Space> sent, int to,
+                    Vector<T, Space> received, int from);
 
   /// Names of the graphs alive that recorded an operation.
   std::vector<std::string> graphs() const { return resource_.graphs(); }
@@ -61,6 +74,8 @@ class Communicator {
   template <class Call>
   void run(Stream<Space>& stream, const char* label, const Access& reads, const Access& writes,
            const Call& call);
+  void require_member(const char* label, int rank) const;
+  void require_other(const char* label, int rank) const;
   void require_sizes(const char* label, std::size_t whole, std::size_t part) const;
 
   std::shared_ptr<Transport> transport_;

@@ -10,6 +10,7 @@
 #include <encore/backend/random_tracker.hpp>
 #include <encore/backend/stream.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,9 +44,9 @@ class Device {
   GroupedBlas<Space>& grouped_blas() { return grouped_blas_; }
   Attention<Space>& attention() { return attention_; }
 
-  /// Joins a group of ranks under a name, such as "data".
+  /// Joins a group of ranks under a name, such as "data". The operations of all groups keep one order.
   void join(const std::string& group, std::shared_ptr<Transport> transport) {
-    communicators_[group] = std::make_unique<Communicator<Space>>(group, std::move(transport));
+    communicators_[group] = std::make_unique<Communicator<Space>>(group, std::move(transport), order_);
   }
   bool is_in(std::string_view group) const { return communicators_.contains(group); }
   /// Throws InternalError when the device is in no such group.
@@ -62,6 +63,7 @@ class Device {
   Blas<Space> blas_;
   GroupedBlas<Space> grouped_blas_;
   Attention<Space> attention_;
+  std::shared_ptr<std::byte> order_ = std::make_shared<std::byte>();
   std::map<std::string, std::unique_ptr<Communicator<Space>>, std::less<>> communicators_;
 };
 

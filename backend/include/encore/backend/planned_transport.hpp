@@ -7,7 +7,7 @@
 
 namespace encore::backend {
 
-/// Rank 0 of a group of which only the size is known, for plans. Its operations throw InternalError.
-std::shared_ptr<Transport> planned_transport(int ranks);
+/// One rank of a group of which only the size is known, for plans. Its operations, and split(), throw InternalError.
+std::shared_ptr<Transport> planned_transport(int ranks, int rank = 0);
 
 }  // namespace encore::backend

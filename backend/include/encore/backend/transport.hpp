@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace encore::backend {
@@ -37,6 +38,19 @@ class Transport {
   virtual void broadcast(void* data, std::size_t count, DataType type, int root, void* queue) = 0;
   /// receive[r * count + i] = rank r's send[rank * count + i]; the two do not overlap.
   virtual void all_to_all(const void* send, void* receive, std::size_t count, DataType type, void* queue) = 0;
+
+  /// Point to point: the n-th message from one rank to another goes into the n-th receive there, of the same count and
+  /// type. Either may wait for the other, so ranks that send to each other at the same time do it by send_receive.
+  virtual void send(const void* data, std::size_t count, DataType type, int to, void* queue) = 0;
+  virtual void receive(void* data, std::size_t count, DataType type, int from, void* queue) = 0;
+  /// Both at the same time. The two do not overlap.
+  virtual void send_receive(const void* send, std::size_t send_count, int to, void* receive,
+                            std::size_t receive_count, int from, DataType type, void* queue) = 0;
+
+  /// New groups, one of each color, in which ranks are ordered by key and then by their rank here. Every rank calls it;
+  /// a negative color stands for none and gives nullptr. Not while anything is queued or recorded here; it may wait
+  /// for the device. `name` is what errors call the group of this color.
+  virtual std::shared_ptr<Transport> split(std::string name, int color, int key) = 0;
 
   /// Leaves the group, so that ranks which still wait for this one are told. No graph may be alive that recorded an
   /// operation. The second time does nothing; the destructor does it too.
