@@ -83,6 +83,19 @@ struct NormOfSums {
   }
 };
 
+struct SumOfPartials {
+  const double* partials;
+  double* sum;
+  std::int64_t count;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const double* from = partials;
+    const double total = team.template sum_over<double>(count, [=](std::int64_t i) { return from[i]; });
+    if (team.rank() == 0) *sum = total;
+  }
+};
+
 }  // namespace
 
 std::int64_t gradient_norm_sum_count() { return norm_sum_count; }
@@ -105,6 +118,12 @@ void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradien
       gradients.data());
 }
 
+template <class Space>
+void sum_partials(Stream<Space>& stream, Vector<const double, Space> partials, double* sum) {
+  launch(stream, "optimizer/sum_partials", {backend::read(partials), backend::write(sum, 1)},
+         backend::Teams<256>{1}, SumOfPartials{partials.data(), sum, impl::rows_of(partials)});
+}
+
 template <class Space, class A>
 void gradient_norm(Stream<Space>& stream, Vector<const A, Space> partials, const double* gradient_scale,
                    Vector<double, Space> sums, double* norm) {
@@ -122,6 +141,11 @@ void gradient_norm(Stream<Space>& stream, Vector<const A, Space> partials, const
   template void squared_norm_partials<SPACE, G>(Stream<SPACE>&, Vector<const G, SPACE>, \
                                                 Vector<double, SPACE>);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
+#undef ENCORE_INSTANTIATE
+
+#define ENCORE_INSTANTIATE(SPACE) \
+  template void sum_partials<SPACE>(Stream<SPACE>&, Vector<const double, SPACE>, double*);
+ENCORE_FOR_EACH_SPACE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 
 #define ENCORE_INSTANTIATE(SPACE, A)                                                           \

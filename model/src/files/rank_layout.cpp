@@ -25,8 +25,9 @@ std::int64_t RankLayout::size(RankGroup group) const {
 }
 
 bool RankLayout::needs(RankGroup group) const {
-  // Where all ranks have all experts, `data` does everything; few layouts do something among all ranks.
-  return size(group) > 1 && group != RankGroup::world && (group != RankGroup::expert_data || expert_ > 1);
+  // Where all ranks have all experts, or everything, `data` does what is left.
+  if (group == RankGroup::world) return tensor_ > 1 || expert_ > 1 || stages_ > 1;
+  return size(group) > 1 && (group != RankGroup::expert_data || expert_ > 1);
 }
 
 std::int64_t RankLayout::rank_in(RankGroup group, const RankPlace& place) const {

@@ -76,26 +76,34 @@ void append_metrics_of_all_ranks(StackBuilder<Space, T, G>& builder) {
 template <class Space, class T, class G>
 void insert_gradient_reductions(StackBuilder<Space, T, G>& builder) {
   const BufferId gradients = *builder.step.gradients;
+  const bool shards = shards_optimizer(builder.layout);
   using Program = graph::Program<Space>;
   std::vector<typename Program::Insertion> insertions;
   std::int64_t number = 0;
   for (const UpdatePart& part : update_parts(builder.layout, builder.model.layers)) {
+    if (!builder.is_in(part.group)) continue;
     const std::size_t after = last_writer(builder.step.program.outline(), gradients, part, sizeof(G));
     insertions.push_back(
         {after,
-         {"data/reduce_gradients." + std::to_string(number++),
+         {std::string(name_of(part.group)) + "/reduce_gradients." + std::to_string(number++),
           Module::comm,
           Phase::backward,
           -1,
           -1,
           {},
           buffers_of(gradients)},
-         [=](Execution<Space>& x) {
+         [=, name = std::string(name_of(part.group))](Execution<Space>& x) {
            const backend::BranchScope branch(x.stream(), backend::Branch::update);
-           const backend::Vector<G, Space> bucket(x.template pointer<G>(gradients) + part.begin,
-                                                  static_cast<std::size_t>(part.end - part.begin));
-           x.device().communicator(group).template all_reduce<G>(x.stream(), "encore::data::reduce_gradients",
-                                                                 bucket, backend::Reduction::sum);
+           auto& communicator = x.device().communicator(name);
+           const auto bucket = stretch_of<G>(x, gradients, part.begin, part.end);
+           if (shards) {
+             communicator.template reduce_scatter<G>(
+                 x.stream(), "encore::data::reduce_gradients", bucket,
+                 stretch_of<G>(x, gradients, part.own.begin, part.own.end), backend::Reduction::sum);
+           } else {
+             communicator.template all_reduce<G>(x.stream(), "encore::data::reduce_gradients", bucket,
+                                                 backend::Reduction::sum);
+           }
          }});
   }
   builder.step.program.insert_segments(std::move(insertions));

@@ -45,6 +45,12 @@ std::vector<BufferId> buffers_of(const Ids&... ids) {
   (append(list, ids), ...);
   return list;
 }
+/// A stretch of a buffer.
+template <class E, class Space>
+backend::Vector<E, Space> stretch_of(const Execution<Space>& x, BufferId id, std::int64_t begin,
+                                     std::int64_t end) {
+  return backend::Vector<E, Space>(x.template pointer<E>(id) + begin, static_cast<std::size_t>(end - begin));
+}
 inline std::optional<BufferId> value_of(const std::optional<ParameterBuffers>& parameter) {
   return parameter ? std::optional(parameter->value) : std::nullopt;
 }

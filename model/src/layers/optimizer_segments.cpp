@@ -27,24 +27,20 @@ struct OptimizerBuffers {
   std::optional<BufferId> partials;  ///< of the gradient's norm, where the update makes them
 };
 
-template <class E, class Space>
-backend::Vector<E, Space> stretch_of(const Execution<Space>& x, BufferId id, std::int64_t begin,
-                                     std::int64_t end) {
-  return backend::Vector<E, Space>(x.template pointer<E>(id) + begin, static_cast<std::size_t>(end - begin));
-}
-
 template <class Space, class T, class G, class S>
 void update(Execution<Space>& x, const OptimizerBuffers& b, const UpdatePart& part) {
   using A = Accumulator<T>;
+  const auto [begin, end] = part.own;
+  const std::int64_t state_end = part.state_begin + part.own.size();
   backend::Vector<A, Space> master;
-  if (b.master) master = stretch_of<A>(x, *b.master, part.begin, part.end);
+  if (b.master) master = stretch_of<A>(x, *b.master, part.state_begin, state_end);
   backend::Vector<A, Space> partials;
   if (b.partials) partials = stretch_of<A>(x, *b.partials, part.first_partial, part.end_partial);
   kernels::adamw<Space, T, G, S>(
-      x.stream(), stretch_of<const G>(x, b.gradients, part.begin, part.end),
-      x.template vector<const A>(b.factors), stretch_of<T>(x, b.parameters, part.begin, part.end), master,
-      stretch_of<S>(x, b.first_moment, part.begin, part.end),
-      stretch_of<S>(x, b.second_moment, part.begin, part.end), part.decayed, partials);
+      x.stream(), stretch_of<const G>(x, b.gradients, begin, end), x.template vector<const A>(b.factors),
+      stretch_of<T>(x, b.parameters, begin, end), master,
+      stretch_of<S>(x, b.first_moment, part.state_begin, state_end),
+      stretch_of<S>(x, b.second_moment, part.state_begin, state_end), part.decayed, partials);
 }
 
 template <class Space, class T, class G>
@@ -62,6 +58,61 @@ void append_update(StackBuilder<Space, T, G>& builder, const std::string& name, 
         } else {
           update<Space, T, G, float>(x, b, part);
         }
+      });
+}
+
+/// Hands each rank the weights that the others have updated.
+template <class Space, class T, class G>
+void append_gather_weights(StackBuilder<Space, T, G>& builder, std::int64_t number, const UpdatePart& part) {
+  if (!builder.is_in(part.group)) return;
+  const std::string group(name_of(part.group));
+  const BufferId parameters = builder.step.parameters;
+  builder.step.program.add_segment({group + "/gather_weights." + std::to_string(number),
+                                    Module::comm,
+                                    Phase::update,
+                                    -1,
+                                    -1,
+                                    {},
+                                    buffers_of(parameters)},
+                                   [=](Execution<Space>& x) {
+                                     const backend::BranchScope branch(x.stream(), backend::Branch::update);
+                                     x.device().communicator(group).template all_gather<T>(
+                                         x.stream(), "encore::data::gather_weights",
+                                         stretch_of<const T>(x, parameters, part.own.begin, part.own.end),
+                                         stretch_of<T>(x, parameters, part.begin, part.end));
+                                   });
+}
+
+/// The norm of all gradients where ranks have different ones: each adds the squares of its own, and the sums are added.
+template <class Space, class T, class G>
+void append_norm_of_all_ranks(StackBuilder<Space, T, G>& builder, BufferId squares) {
+  const std::vector<Stretch> stretches = norm_stretches(builder.layout, builder.model.layers);
+  const std::int64_t share = kernels::squared_norm_partial_count();
+  const auto count = static_cast<std::int64_t>(stretches.size());
+  const BufferId gradients = *builder.step.gradients;
+  const BufferId partials = builder.template add<double>("optimizer/norm_partials", {count * share});
+  builder.step.program.add_segment(
+      {"optimizer/squares", Module::optimizer, Phase::update, -1, -1, buffers_of(gradients),
+       buffers_of(partials, squares)},
+      [=](Execution<Space>& x) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          const Stretch& stretch = stretches[static_cast<std::size_t>(i)];
+          kernels::squared_norm_partials<Space, G>(
+              x.stream(), stretch_of<const G>(x, gradients, stretch.begin, stretch.end),
+              stretch_of<double>(x, partials, i * share, (i + 1) * share));
+        }
+        kernels::sum_partials<Space>(x.stream(), x.template vector<const double>(partials),
+                                     x.template pointer<double>(squares));
+      });
+  const RankGroup group = builder.is_in(RankGroup::world) ? RankGroup::world : RankGroup::data;
+  if (!builder.is_in(group)) return;
+  const std::string name(name_of(group));
+  builder.step.program.add_segment(
+      {name + "/squares", Module::comm, Phase::update, -1, -1, {}, buffers_of(squares)},
+      [=](Execution<Space>& x) {
+        x.device().communicator(name).template all_reduce<double>(x.stream(), "encore::world::squares",
+                                                                  x.template vector<double>(squares),
+                                                                  backend::Reduction::sum);
       });
 }
 
@@ -127,21 +178,36 @@ void append_optimizer(StackBuilder<Space, T, G>& builder, const StepShape& shape
   if (over_budget) append_budget(builder);
   std::vector<BufferId> factor_reads = scalars;
   append(factor_reads, over_budget);
-  if (shape.update_needs_norm) {
-    const BufferId partials =
-        builder.template add<double>("optimizer/norm_partials", {kernels::squared_norm_partial_count()});
-    append(factor_reads, gradients);
+  const ModelShard& shard = builder.shard();
+  const bool shards = shards_optimizer(builder.layout);
+  if (shape.update_needs_norm || shards || shard.has_part_of_layers()) {
+    // Data ranks have all gradients; others have some.
+    const bool has_all = !shards && !shard.has_part_of_layers();
+    const BufferId squares =
+        builder.template add<double>(has_all ? "optimizer/norm_partials" : "optimizer/squares_of_all",
+                                     {has_all ? kernels::squared_norm_partial_count() : std::int64_t{1}});
+    if (!has_all) append_norm_of_all_ranks(builder, squares);
+    append(factor_reads, has_all ? gradients : squares);
     step.program.add_segment(
         {"optimizer/norm", Module::optimizer, Phase::update, -1, -1, factor_reads,
-         buffers_of(partials, norm, factors)},
+         has_all ? buffers_of(squares, norm, factors) : buffers_of(norm, factors)},
         [=](Execution<Space>& x) {
-          kernels::squared_norm_partials<Space, G>(x.stream(), x.template vector<const G>(gradients),
-                                                   x.template vector<double>(partials));
-          kernels::adamw_prepare<Space, A>(x.stream(), x.template vector<const double>(partials),
+          if (has_all)
+            kernels::squared_norm_partials<Space, G>(x.stream(), x.template vector<const G>(gradients),
+                                                     x.template vector<double>(squares));
+          kernels::adamw_prepare<Space, A>(x.stream(), x.template vector<const double>(squares),
                                            scalars_of(x, scalars, over_budget),
                                            x.template pointer<double>(norm), x.template vector<A>(factors));
         });
-    append_update(builder, "optimizer/adamw", b, whole_update(builder.layout), shape.optimizer_state);
+    if (shards) {
+      const std::vector<UpdatePart> parts = update_parts(builder.layout, builder.model.layers);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        append_update(builder, "optimizer/adamw." + std::to_string(i), b, parts[i], shape.optimizer_state);
+        append_gather_weights(builder, static_cast<std::int64_t>(i), parts[i]);
+      }
+    } else {
+      append_update(builder, "optimizer/adamw", b, whole_update(builder.layout), shape.optimizer_state);
+    }
   } else {
     const std::vector<UpdatePart> parts = update_parts(builder.layout, builder.model.layers);
     const BufferId partials = builder.template add<A>("optimizer/norm_partials", {parts.back().end_partial});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stack_builder.hpp"
+#include "update_parts.hpp"
 
 #include <encore/backend/error.hpp>
 
@@ -34,12 +35,13 @@ void StackBuilder<Space, T, G>::add_parameters() {
   step.parameters = add<T>("parameters", all, BufferKind::parameter);
   if (training()) {
     step.gradients = add<G>("gradients", all, BufferKind::gradient);
+    const std::vector<std::int64_t> own{optimizer_elements(layout, model.layers)};
     const auto add_state = [&](const std::string& name) {
-      return step.program.add_buffer({name, shape.optimizer_state, all, BufferKind::optimizer_state});
+      return step.program.add_buffer({name, shape.optimizer_state, own, BufferKind::optimizer_state});
     };
     step.first_moment = add_state("first_moment");
     step.second_moment = add_state("second_moment");
-    if (shape.master_weights) step.master = add<Accumulator<T>>("master", all, BufferKind::optimizer_state);
+    if (shape.master_weights) step.master = add<Accumulator<T>>("master", own, BufferKind::optimizer_state);
   }
   for (const Parameter& parameter : layout.parameters()) {
     const auto add_part = [&](BufferId whole, const std::string& suffix, backend::DataType type,

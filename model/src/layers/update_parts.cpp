@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "update_parts.hpp"
 
+#include <encore/backend/error.hpp>
 #include <encore/kernels/optimizer.hpp>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ std::int64_t place_in_backward(std::string_view name, std::int64_t layers) {
 
 struct PlacedStretch {
   std::int64_t begin, end, place;
+  bool experts = false;
 };
 
 /// Joins neighbours where `together(first, second)`; what is joined has the later of the places.
@@ -47,16 +49,17 @@ std::vector<PlacedStretch> joined(const std::vector<PlacedStretch>& stretches, c
 std::vector<PlacedStretch> stretches_of(const ParameterLayout& layout, std::int64_t layers) {
   std::vector<PlacedStretch> stretches;
   for (const Parameter& parameter : layout.parameters())
-    stretches.push_back({parameter.offset, 0, place_in_backward(parameter.name, layers)});
+    stretches.push_back({parameter.offset, 0, place_in_backward(parameter.name, layers),
+                         layout.shard().layout.expert() > 1 && parameter.is_dealt_out(RankGroup::expert)});
   std::ranges::sort(stretches, {}, &PlacedStretch::begin);
   for (std::size_t i = 0; i < stretches.size(); ++i)
     stretches[i].end = i + 1 < stretches.size() ? stretches[i + 1].begin : layout.elements();
   const auto of_one_place = [](const PlacedStretch& first, const PlacedStretch& second) {
-    return first.place == second.place;
+    return first.place == second.place && first.experts == second.experts;
   };
   const std::int64_t smallest = std::max(smallest_part, layout.elements() / most_parts);
-  const auto small = [smallest](const PlacedStretch& first, const PlacedStretch&) {
-    return first.end - first.begin < smallest;
+  const auto small = [smallest](const PlacedStretch& first, const PlacedStretch& second) {
+    return first.end - first.begin < smallest && first.experts == second.experts;
   };
   std::vector<PlacedStretch> parts = joined(joined(stretches, of_one_place), small);
   const auto last_is_small = [&](const PlacedStretch& first, const PlacedStretch& second) {
@@ -68,23 +71,79 @@ std::vector<PlacedStretch> stretches_of(const ParameterLayout& layout, std::int6
 }  // namespace
 
 UpdatePart whole_update(const ParameterLayout& layout) {
-  return {0, layout.elements(), layout.decayed_elements(), 0, 0};
+  const Stretch all{0, layout.elements()};
+  return {all.begin, all.end, all, 0, layout.decayed_elements(), RankGroup::data, 0, 0};
 }
 
 std::vector<UpdatePart> update_parts(const ParameterLayout& layout, std::int64_t layers) {
   std::vector<PlacedStretch> stretches = stretches_of(layout, layers);
   std::ranges::stable_sort(stretches, {}, &PlacedStretch::place);
+  const ModelShard& shard = layout.shard();
+  const bool shards = shards_optimizer(layout);
   std::vector<UpdatePart> parts;
-  std::int64_t partial = 0;
+  std::int64_t partial = 0, state = 0;
   for (const PlacedStretch& stretch : stretches) {
-    const std::int64_t count = kernels::adamw_partial_count(stretch.end - stretch.begin);
-    parts.push_back(
-        {stretch.begin, stretch.end,
-         std::clamp<std::int64_t>(layout.decayed_elements() - stretch.begin, 0, stretch.end - stretch.begin),
-         partial, partial + count});
+    const RankGroup group = stretch.experts ? RankGroup::expert_data : RankGroup::data;
+    Stretch own{stretch.begin, stretch.end};
+    if (shards) {
+      // Even: the layout has placed the parameters so.
+      const std::int64_t ranks = shard.layout.size(group), share = own.size() / ranks;
+      own.begin += shard.layout.rank_in(group, shard.place) * share;
+      own.end = own.begin + share;
+    }
+    const std::int64_t count = kernels::adamw_partial_count(own.size());
+    parts.push_back({stretch.begin, stretch.end, own, shards ? state : own.begin,
+                     std::clamp<std::int64_t>(layout.decayed_elements() - own.begin, 0, own.size()), group,
+                     partial, partial + count});
     partial += count;
+    state += own.size();
   }
   return parts;
+}
+
+const UpdatePart& part_with(const std::vector<UpdatePart>& parts, std::int64_t element) {
+  const auto found = std::ranges::find_if(
+      parts, [element](const UpdatePart& part) { return part.begin <= element && element < part.end; });
+  if (found == parts.end()) throw InternalError("no part of the update has the element");
+  return *found;
+}
+
+std::int64_t optimizer_elements(const ParameterLayout& layout, std::int64_t layers) {
+  if (!shards_optimizer(layout)) return layout.elements();
+  std::int64_t count = 0;
+  for (const UpdatePart& part : update_parts(layout, layers)) count += part.own.size();
+  return count;
+}
+
+std::vector<Stretch> norm_stretches(const ParameterLayout& layout, std::int64_t layers) {
+  const ModelShard& shard = layout.shard();
+  std::vector<Stretch> stretches;
+  const auto add = [&](Stretch stretch) {
+    if (stretch.begin >= stretch.end) return;
+    if (!stretches.empty() && stretches.back().end == stretch.begin)
+      stretches.back().end = stretch.end;
+    else
+      stretches.push_back(stretch);
+  };
+  // A tied table has a copy in the last stage, which counts in the first.
+  const bool has_copy = !shard.has_embedding() && layout.contains("embedding/tokens");
+  const auto add_without_copy = [&](Stretch stretch) {
+    if (!has_copy) return add(stretch);
+    const Parameter& copy = layout.parameter("embedding/tokens");
+    add({stretch.begin, std::min(stretch.end, copy.offset)});
+    add({std::max(stretch.begin, copy.offset + copy.elements()), stretch.end});
+  };
+  std::vector<UpdatePart> parts = update_parts(layout, layers);
+  std::ranges::sort(parts, {}, &UpdatePart::begin);
+  for (const ParameterSection& section : layout.sections()) {
+    if (!section.tensor_parts && shard.place.tensor > 0) continue;
+    for (const UpdatePart& part : parts) {
+      if (!shards_optimizer(layout) && shard.layout.rank_in(part.group, shard.place) > 0) continue;
+      add_without_copy(
+          {std::max(section.elements.begin, part.own.begin), std::min(section.elements.end, part.own.end)});
+    }
+  }
+  return stretches;
 }
 
 }  // namespace encore::model

@@ -61,6 +61,12 @@ class DeviceTrainer final : public Trainer {
 
  private:
   using Shaped = ShapedStep<Space>;
+  struct Gathered;
+  /// Whether data ranks have parts of an array.
+  bool is_sharded(ParameterArray array) const;
+  /// What this rank has around a box of such an array, and zeros.
+  Gathered gather(ParameterArray array, const ParameterBox& box);
+  void seed_random_streams();
   template <class Place>
   void set_weights_at(const Place& place, std::span<const float> values);
   /// A forward-only program over the same parameters, made when it is first asked for.
@@ -74,6 +80,7 @@ class DeviceTrainer final : public Trainer {
   void bind_experts(const StepProgram<Space>& step, graph::Bindings& bindings) const;
   void make_executor(Shaped& shaped, bool captures);
   void initialize_weights();
+  void initialize_shares_of_master();
   void set_initial_scalars();
   StepResult run_step(double learning_rate, bool eagerly);
   StepResult run_step(double learning_rate, graph::Executor<Space>& executor, bool eagerly);

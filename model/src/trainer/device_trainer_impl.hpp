@@ -75,6 +75,7 @@ DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration, co
   for (int group = 0; group < rank_groups; ++group)
     if (const auto& transport = groups.of(static_cast<RankGroup>(group)))
       device_.join(std::string(name_of(static_cast<RankGroup>(group))), transport);
+  seed_random_streams();
   prepare_shapes();
   check_memory();
   allocate();
@@ -85,6 +86,14 @@ DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration, co
 
 template <class Space, class T, class G>
 DeviceTrainer<Space, T, G>::~DeviceTrainer() = default;
+
+template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::seed_random_streams() {
+  std::vector<backend::RandomState> states = device_.random().snapshot(device_.stream());
+  for (std::size_t i = 0; i < states.size(); ++i)
+    states[i].seed += seed_of_rank(device_.random().names()[i], layout_.shard());
+  device_.random().restore(device_.stream(), states);
+}
 
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::check_memory() {
@@ -179,17 +188,42 @@ void DeviceTrainer<Space, T, G>::initialize_weights() {
     fill_initial_weights<Space>(stream, layout_, data, static_cast<std::uint64_t>(configuration_.seed));
   };
   auto* weights = reinterpret_cast<T*>(parameters_.data());
-  if (main_->step.master) {
+  if (!main_->step.master) {
+    fill(weights);
+  } else if (is_sharded(ParameterArray::master)) {
+    initialize_shares_of_master();
+  } else {
     auto* master = reinterpret_cast<A*>(master_.data());
     fill(master);
     const auto count = static_cast<std::size_t>(layout_.elements());
     if constexpr (!std::is_same_v<A, T>)
       kernels::convert<Space, A, T>(stream, backend::Vector<const A, Space>(master, count),
                                     backend::Vector<T, Space>(weights, count));
-  } else {
-    fill(weights);
   }
   stream.synchronize("weights initialised");
+}
+
+/// Of each part the master weights are made whole, rounded to the weights, and this rank's share of them is kept.
+template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::initialize_shares_of_master() {
+  using A = Accumulator<T>;
+  if constexpr (!std::is_same_v<A, T>) {
+    auto& stream = device_.stream();
+    const auto count = static_cast<std::size_t>(layout_.elements());
+    const backend::Allocation<Space> memory("initial master weights", count * sizeof(A));
+    stream.clear(memory.data(), memory.bytes(), "initial master weights");
+    auto* whole = reinterpret_cast<A*>(memory.data());
+    fill_initial_weights<Space>(stream, layout_, whole, static_cast<std::uint64_t>(configuration_.seed));
+    kernels::convert<Space, A, T>(stream, backend::Vector<const A, Space>(whole, count),
+                                  backend::Vector<T, Space>(reinterpret_cast<T*>(parameters_.data()), count));
+    for (const UpdatePart& part : update_parts(layout_, configuration_.model.layers))
+      stream.copy(master_.data() + static_cast<std::size_t>(part.state_begin) * sizeof(A),
+                  memory.data() + static_cast<std::size_t>(part.own.begin) * sizeof(A),
+                  static_cast<std::size_t>(part.own.size()) * sizeof(A), "initial master weights");
+    stream.synchronize("initial master weights");  // The memory goes.
+  } else {
+    throw InternalError("master weights have the weights' own type");
+  }
 }
 
 template <class Space, class T, class G>

@@ -47,6 +47,9 @@ inline graph::CapturePolicy policy_of(const GraphConfiguration& configuration) {
 /// Whether weights may be updated before the norm of all gradients is known.
 inline bool update_needs_norm(const Configuration& configuration) {
   const TrainConfiguration& train = configuration.train;
+  const ParallelConfiguration& parallel = configuration.parallel;
+  // Where ranks have different gradients their norm takes an operation of all, which nothing can overlap.
+  if (parallel.tensor > 1 || parallel.expert > 1 || parallel.shard_optimizer) return true;
   return train.clip > 0 || train.skip_above > 0 ||
          (has_block(configuration.model, Block::experts) && train.expert_budget < 1);
 }

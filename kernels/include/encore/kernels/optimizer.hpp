@@ -14,6 +14,10 @@ template <class Space, class G>
 void squared_norm_partials(Stream<Space>& stream, Vector<const G, Space> gradients,
                            Vector<double, Space> partials);
 
+/// *sum = sum of partials, 0 of none. May be captured.
+template <class Space>
+void sum_partials(Stream<Space>& stream, Vector<const double, Space> partials, double* sum);
+
 /// *norm = |*gradient_scale| * sqrt(sum of partials), which are those of adamw. partials [any number > 0]; sums
 /// [gradient_norm_sum_count()] are a workspace.
 template <class Space, class A>

@@ -93,6 +93,10 @@ struct ModelShard {
   bool has_layer(std::int64_t layer, std::int64_t layers) const {
     return layer / (layers / chunks()) % layout.stages() == place.stage;
   }
+  /// Whether other ranks have parameters that this one has not.
+  bool has_part_of_layers() const {
+    return layout.tensor() > 1 || layout.expert() > 1 || layout.stages() > 1;
+  }
   bool has_embedding() const { return place.stage == 0; }
   bool has_head() const { return place.stage == layout.stages() - 1; }
 };
