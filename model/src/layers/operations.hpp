@@ -79,10 +79,10 @@ LinearGradient linear_gradient(StackBuilder<Space, T, G>& builder, const std::st
                                const char* label, const LinearBuffers& linear, BufferId input,
                                BufferId output_gradient) {
   LinearGradient gradient{label, linear, input, output_gradient, std::nullopt};
+  const std::vector<std::int64_t> shape = builder.step.program.outline().buffer(output_gradient).shape;
   if (linear.bias)
     gradient.workspace = builder.template add<Accumulator<T>>(
-        workspace, {kernels::bias_workspace_rows(builder.tokens()),
-                    builder.step.program.outline().buffer(output_gradient).shape.back()});
+        workspace, {kernels::bias_workspace_rows(shape.front()), shape.back()});
   return gradient;
 }
 
@@ -91,18 +91,19 @@ LinearGradient linear_gradient(StackBuilder<Space, T, G>& builder, const std::st
 struct BranchGradient {
   BufferId value;
   std::optional<BufferId> dropped, kept;  ///< `value` where it is a buffer of its own
+  const char* random = "default";         ///< stream of the dropout
 };
 
 template <class Space, class T, class G>
 BranchGradient branch_gradient(StackBuilder<Space, T, G>& builder, const std::string& name,
                                BufferId residual) {
   const auto own = [&](const char* suffix) {
-    return builder.template add<T>(name + suffix, {builder.tokens(), builder.model.hidden});
+    return builder.template add<T>(name + suffix, {builder.stream_tokens(), builder.model.hidden});
   };
-  BranchGradient gradient{residual, std::nullopt, std::nullopt};
+  BranchGradient gradient{residual, std::nullopt, std::nullopt, builder.hidden_random()};
   if (builder.drops()) {
     gradient.value = *(gradient.dropped = own("/dropped_gradient"));
-  } else if (builder.shape.delay_weight_gradients) {
+  } else if (builder.shape.delay_weight_gradients && !builder.shape.sequence_parallel) {
     gradient.value = *(gradient.kept = own("/output_gradient"));
   }
   return gradient;
@@ -195,7 +196,7 @@ struct Operations {
       kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
                                           x.template matrix<T>(*gradient.dropped),
                                           x.template pointer<const double>(probability),
-                                          x.device().random().state("default"), dropout_segment);
+                                          x.device().random().state(gradient.random), dropout_segment);
     if (gradient.kept) copy(x, label, residual, *gradient.kept);
   }
 

@@ -101,6 +101,11 @@ template <class Space, class T, class G>
 NormBuffers StackBuilder<Space, T, G>::norm(const std::string& name) {
   NormBuffers buffers{parameter(name + ".weight"), std::nullopt};
   if (model.normalization == Normalization::layer_norm) buffers.bias = parameter(name + ".bias");
+  // Of the tokens of this rank.
+  if (training() && shape.sequence_parallel) {
+    add_terms(buffers.weight);
+    if (buffers.bias) add_terms(*buffers.bias);
+  }
   return buffers;
 }
 
@@ -113,9 +118,9 @@ LinearBuffers StackBuilder<Space, T, G>::linear(const std::string& name) {
 
 template <class Space, class T, class G>
 NormStatistics StackBuilder<Space, T, G>::statistics(const std::string& name) {
-  NormStatistics statistics{std::nullopt, add<Accumulator<T>>(name + "/inverse", {tokens()})};
+  NormStatistics statistics{std::nullopt, add<Accumulator<T>>(name + "/inverse", {stream_tokens()})};
   if (model.normalization == Normalization::layer_norm)
-    statistics.mean = add<Accumulator<T>>(name + "/mean", {tokens()});
+    statistics.mean = add<Accumulator<T>>(name + "/mean", {stream_tokens()});
   return statistics;
 }
 

@@ -95,6 +95,13 @@ class StackBuilder {
   /// Whether the step has the collectives of a group.
   bool is_in(RankGroup group) const { return device.is_in(name_of(group)); }
   std::int64_t tokens() const { return shape.sequences * shape.tokens; }  ///< of a microbatch
+  /// Of those the ones that this rank has of the residual stream.
+  std::int64_t stream_tokens() const {
+    return shape.sequence_parallel ? tokens() / shard().layout.tensor() : tokens();
+  }
+  /// The random streams of dropout, as Megatron-Core has them: what tensor ranks have in common they drop alike.
+  const char* hidden_random() const { return shape.sequence_parallel ? "model-parallel" : "default"; }
+  const char* attention_random() const { return shard().layout.tensor() > 1 ? "model-parallel" : "default"; }
   bool drops() const { return training() && model.dropout > 0; }
   bool drops_attention() const { return training() && model.attention_dropout > 0; }
   bool jitters() const { return training() && shape.experts.jitter; }
@@ -141,6 +148,13 @@ class StackBuilder {
     return accumulates(layer.weight);
   }
 
+  /// Tells that each tensor rank computes a term of this parameter's gradient alone: all will be summed.
+  void add_terms(const ParameterBuffers& parameter) {
+    if (is_in(RankGroup::tensor) && std::ranges::find(terms_, *parameter.gradient) == terms_.end())
+      terms_.push_back(*parameter.gradient);
+  }
+  const std::vector<BufferId>& gradient_terms() const { return terms_; }
+
  private:
   void add_parameters();
   void add_inputs();
@@ -149,6 +163,7 @@ class StackBuilder {
   std::int64_t draws_of(Block block) const;
 
   std::unordered_set<BufferId> written_;
+  std::vector<BufferId> terms_;
   std::vector<std::vector<Block>> blocks_;
   std::vector<std::int64_t>
       draws_before_;  ///< of each layer, by the layers before it; behind the last: of all

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "stack_builder.hpp"
+#include "tensor_parallel.hpp"
 
 namespace encore::model {
 
@@ -69,7 +69,7 @@ class Passes {
     Microbatch& microbatch = microbatches_[static_cast<std::size_t>(number)];
     if (chunk == pipeline_.chunks() - 1) {
       microbatch.residual = builder_.template add<T>(builder_.prefix(number) + "residual_gradient",
-                                                     {builder_.tokens(), builder_.model.hidden});
+                                                     {builder_.stream_tokens(), builder_.model.hidden});
       append_head_backward(builder_, number, microbatch.head, microbatch.residual);
     }
     for (std::int64_t layer = (chunk + 1) * layers_of_chunk_ - 1; layer >= chunk * layers_of_chunk_; --layer)
@@ -186,6 +186,7 @@ StepProgram<Space> build_step_program(backend::Device<Space>& device, const Mode
   if (reduces) append_label_count_of_all_ranks(builder);
   Passes<Space, T, G> passes(builder, pipeline);
   for (const PipelinePass& pass : merged_order(pipeline)) passes.append(pass);
+  if (shape.training) insert_sums_over_tensor_ranks(builder);
   if (reduces) {
     append_metrics_of_all_ranks(builder);
     insert_gradient_reductions(builder);

@@ -115,7 +115,10 @@ std::unique_ptr<ShapedStep<Space>> make_shaped_step(backend::Device<Space>& devi
   step_shape.microbatches = shape.microbatches;
   step_shape.sequences = shape.sequences;
   step_shape.tokens = shape.tokens;
-  step_shape.sequence_parallel = configuration.parallel.sequence && layout.shard().layout.tensor() > 1;
+  // Batches whose tokens cannot be dealt out evenly are computed as without.
+  const std::int64_t tensor_ranks = layout.shard().layout.tensor();
+  step_shape.sequence_parallel = configuration.parallel.sequence && tensor_ranks > 1 &&
+                                 shape.sequences * shape.tokens % tensor_ranks == 0;
   auto shaped = std::make_unique<ShapedStep<Space>>();
   shaped->shape = shape;
   shaped->step = build_step_program<Space, T, G>(device, configuration.model, layout, step_shape);
