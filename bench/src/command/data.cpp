@@ -50,7 +50,7 @@ model::TokenSource training_source(const DataOptions& options, const model::Conf
   return {training_corpus(options, configuration.model.vocab),
           {.sequences = train.microbatch,
            .seq = train.seq,
-           .microbatches = train.microbatches,
+           .microbatches = train.microbatches * configuration.parallel.data,
            .vocab = configuration.model.vocab},
           model::TokenOrder::random,
           configuration.seed};
@@ -78,8 +78,11 @@ std::int64_t recorded_length(const model::Configuration& configuration) {
   return buckets.empty() ? configuration.train.seq : buckets.back();
 }
 
-TrainingData::TrainingData(const DataOptions& options, const model::Configuration& configuration)
+TrainingData::TrainingData(const DataOptions& options, const model::Configuration& configuration,
+                           std::int64_t data_rank)
     : source_(training_source(options, configuration)),
+      microbatches_(configuration.train.microbatches),
+      first_microbatch_(data_rank * microbatches_),
       seed_(static_cast<std::uint64_t>(configuration.seed)) {
   if (!options.lengths) return;
   lengths_ = lengths_in(*options.lengths);
@@ -120,16 +123,16 @@ void TrainingData::set_batch(std::int64_t steps_done, model::Trainer& trainer,
                              std::optional<std::int64_t> length) {
   const model::TokenSource::Shape& shape = source_.shape();
   const auto microbatch = static_cast<std::size_t>(shape.sequences * shape.seq);
-  ids_.resize(static_cast<std::size_t>(shape.microbatches) * microbatch);
+  ids_.resize(static_cast<std::size_t>(microbatches_) * microbatch);
   labels_.resize(ids_.size());
-  for (std::int64_t index = 0; index < shape.microbatches; ++index) {
+  for (std::int64_t index = 0; index < microbatches_; ++index) {
     const std::size_t begin = static_cast<std::size_t>(index) * microbatch;
-    source_.batch(steps_done, index, std::span(ids_).subspan(begin, microbatch),
+    source_.batch(steps_done, first_microbatch_ + index, std::span(ids_).subspan(begin, microbatch),
                   std::span(labels_).subspan(begin, microbatch));
   }
   if (!length) length = lengths_.empty() ? shape.seq : length_of_step(steps_done);
   shorten(*length);
-  trainer.set_batch(ids_, labels_, {shape.microbatches, shape.sequences, *length});
+  trainer.set_batch(ids_, labels_, {microbatches_, shape.sequences, *length});
 }
 
 std::string TrainingData::description() const {

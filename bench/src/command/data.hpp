@@ -22,12 +22,14 @@ model::TokenCorpus evaluation_corpus(const DataOptions& options, std::int64_t vo
 /// The longest sequence that is recorded: a comparison of eager with replayed steps uses it.
 std::int64_t recorded_length(const model::Configuration& configuration);
 
-/// Training batches. A step's batch depends on the step alone, so a resumed run sees what it would have seen.
+/// Training batches. A step's batch depends on the step alone, so a resumed run sees what it would have seen; data rank r
+/// gets the microbatches from r * train.microbatches on, of those of all data ranks.
 class TrainingData {
  public:
   /// Throws InputFileError for a file that is missing, malformed, too short, or outside the vocabulary, and for a
   /// length above train.seq.
-  TrainingData(const DataOptions& options, const model::Configuration& configuration);
+  TrainingData(const DataOptions& options, const model::Configuration& configuration,
+               std::int64_t data_rank = 0);
 
   /// Sets the batch of the step after `steps_done`; `length` instead of the length that is drawn for it.
   void set_batch(std::int64_t steps_done, model::Trainer& trainer, std::optional<std::int64_t> length = {});
@@ -38,7 +40,9 @@ class TrainingData {
   std::int64_t length_of_step(std::int64_t steps_done) const;
   void shorten(std::int64_t length);
 
-  model::TokenSource source_;
+  model::TokenSource source_;  ///< of all data ranks
+  std::int64_t microbatches_;  ///< of this one
+  std::int64_t first_microbatch_;
   std::vector<graph::LengthCount> lengths_;  ///< empty: always train.seq
   std::int64_t lengths_total_ = 0;           ///< sum of their counts
   std::uint64_t seed_;

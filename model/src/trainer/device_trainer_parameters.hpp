@@ -9,6 +9,9 @@
 
 #include <encore/backend/error.hpp>
 
+#include <algorithm>
+#include <array>
+
 // Reading and writing the arrays of parameters, and resuming.
 
 namespace encore::model {
@@ -220,6 +223,26 @@ void DeviceTrainer<Space, T, G>::set_weights(const ParameterSlice& slice, std::s
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::set_weights(const ParameterBox& box, std::span<const float> values) {
   set_weights_at(box, values);
+}
+
+template <class Space, class T, class G>
+std::int32_t DeviceTrainer<Space, T, G>::largest_of_ranks(std::int32_t mine) {
+  // Ranks that differ in several directions have a world; one direction is enough otherwise.
+  const std::array groups{RankGroup::world, RankGroup::data, RankGroup::tensor, RankGroup::pipeline};
+  const auto found = std::ranges::find_if(
+      groups, [this](RankGroup group) { return device_.is_in(name_of(group)); });
+  if (found == groups.end()) return mine;
+  auto& stream = device_.stream();
+  const backend::Allocation<Space> memory("a number of all ranks", sizeof mine);
+  stream.copy_to_device(memory.data(), &mine, sizeof mine, "a number of all ranks");
+  device_.communicator(name_of(*found))
+      .template all_reduce<std::int32_t>(
+          stream, "encore::world::largest",
+          backend::Vector<std::int32_t, Space>(reinterpret_cast<std::int32_t*>(memory.data()), 1),
+          backend::Reduction::maximum);
+  stream.copy_to_host(&mine, memory.data(), sizeof mine, "a number of all ranks");
+  stream.synchronize("a number of all ranks");
+  return mine;
 }
 
 template <class Space, class T, class G>

@@ -42,18 +42,6 @@ void require_groups(const Configuration& configuration, const RankGroups& groups
 
 }  // namespace
 
-const std::shared_ptr<backend::Transport>& RankGroups::of(RankGroup group) const {
-  switch (group) {
-    case RankGroup::tensor: return tensor;
-    case RankGroup::data: return data;
-    case RankGroup::expert: return expert;
-    case RankGroup::expert_data: return expert_data;
-    case RankGroup::pipeline: return pipeline;
-    case RankGroup::world: break;
-  }
-  return world;
-}
-
 std::unique_ptr<Trainer> make_trainer(const Configuration& configuration, const RankGroups& groups) {
   check(configuration);
   require_groups(configuration, groups);

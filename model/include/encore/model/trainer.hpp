@@ -196,6 +196,10 @@ class Trainer {
   virtual void write(ParameterArray array, const ParameterBox& box, std::span<const std::byte> bytes) = 0;
   virtual void set_weights(const ParameterBox& box, std::span<const float> values) = 0;
 
+  /// The largest of the numbers that all ranks which train together give; `mine` for one alone. Waits for all of them, so
+  /// that none goes on before the last has come.
+  virtual std::int32_t largest_of_ranks(std::int32_t mine) = 0;
+
   virtual std::vector<RandomPosition> random_positions() = 0;
   /// For resuming. Throws ConfigurationError when the number of streams differs.
   virtual void restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) = 0;
@@ -228,6 +232,10 @@ struct RankGroups {
 
   const std::shared_ptr<backend::Transport>& of(RankGroup group) const;
 };
+
+/// The groups of a rank of a job, split from the world of all its ranks, each of which calls it. Throws ConfigurationError
+/// unless the world has as many ranks as tensor, data and pipeline ranks multiply to.
+RankGroups make_rank_groups(std::shared_ptr<backend::Transport> world, const ParallelConfiguration& parallel);
 
 /// Makes the trainer for the configuration's backend and precision, with weights initialised from the seed.
 /// Kokkos must be initialised. Throws ConfigurationError, DeviceError when this build lacks the backend, and
