@@ -1,39 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/kernels/cross_entropy.hpp>
 
-#include "mathematics.hpp"
-#include "shapes.hpp"
+#include "logit_rows.hpp"
 
 namespace encore::kernels {
 
 namespace {
 
-/// Lower than any logit, but finite, so that differences are never NaN.
-template <class A>
-inline constexpr A lowest = A(-3.0e38);
-
-/// Maximum and sum of exp(x - maximum) of what was added so far: one pass over a row gives both. Milakov and
-/// Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <class A>
-struct RunningSum {
-  A maximum = lowest<A>;
-  A sum = A(0);
-
-  KOKKOS_FUNCTION void raise(A value) {
-    if (value <= maximum) return;
-    sum *= impl::exponential(maximum - value);
-    maximum = value;
-  }
-  KOKKOS_FUNCTION void add(A value) {
-    raise(value);
-    sum += impl::exponential(value - maximum);
-  }
-};
-
 template <bool Packets, class T>
 struct CrossEntropy {
   using A = Accumulator<T>;
-  static constexpr int width = Packets ? backend::packet_width<T> : 1;
+  using Row = impl::LogitRow<Packets, T>;
 
   T* logits;
   const std::int32_t* labels;
@@ -45,14 +22,16 @@ struct CrossEntropy {
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     T* row = logits + team.league_rank() * vocabulary;
+    const Row of{vocabulary};
     const std::int32_t label = labels[team.league_rank()];
     if (label < 0) {
       if (team.rank() == 0) row_loss[team.league_rank()] = A(0);
-      if (write_gradient) clear(team, row);
+      if (write_gradient) of.clear(team, row);
       return;
     }
     const A label_logit = static_cast<A>(row[label]);
-    const A log_sum = log_sum_of(team, row);
+    const impl::RunningSum<A> sum = of.sum_of(team, row);
+    const A log_sum = sum.maximum + Kokkos::log(sum.sum);
     if (team.rank() == 0) row_loss[team.league_rank()] = log_sum - label_logit;
     if (!write_gradient) return;
     const A scale = *label_count > 0 ? 1 / static_cast<A>(*label_count) : A(0);
@@ -67,73 +46,13 @@ struct CrossEntropy {
         const A probability = impl::exponential(static_cast<A>(logit) - log_sum);
         return static_cast<T>((i == label ? probability - 1 : probability) * scale);
       };
-      for_each_packet(
+      of.for_each_packet(
           team, row, [&](std::int64_t i) { row[i] = gradient(i, row[i]); },
           [&](T* packet, std::int64_t begin) {
-            auto values = backend::load_packet<width>(packet);
-            for (int i = 0; i < width; ++i) values[i] = gradient(begin + i, values[i]);
+            auto values = backend::load_packet<Row::width>(packet);
+            for (int i = 0; i < Row::width; ++i) values[i] = gradient(begin + i, values[i]);
             backend::store_packet(packet, 0, values);
           });
-    }
-  }
-
- private:
-  /// log of the sum of exp over the row.
-  template <class Team>
-  KOKKOS_FUNCTION A log_sum_of(const Team& team, const T* row) const {
-    RunningSum<A> running;
-    if constexpr (impl::is_host_team<Team>) {
-      constexpr std::int64_t block = 2048;  // Stays in the first-level cache between maximum and sum.
-      for (std::int64_t begin = 0; begin < vocabulary; begin += block) {
-        const std::int64_t count = vocabulary - begin < block ? vocabulary - begin : block;
-        const T* values = row + begin;
-        running.raise(team.template max_over<A>(count, lowest<A>,
-                                                [=](std::int64_t i) { return static_cast<A>(values[i]); }));
-        const A maximum = running.maximum;
-        running.sum += team.template sum_over<A>(
-            count, [=](std::int64_t i) { return impl::exponential(static_cast<A>(values[i]) - maximum); });
-      }
-      return running.maximum + Kokkos::log(running.sum);
-    } else {
-      for_each_packet(
-          team, row, [&](std::int64_t i) { running.add(static_cast<A>(row[i])); },
-          [&](const T* packet, std::int64_t) {
-            const auto values = backend::load_packet<width>(packet);
-            A largest = static_cast<A>(values[0]);
-            for (int i = 1; i < width; ++i)
-              largest = static_cast<A>(values[i]) > largest ? static_cast<A>(values[i]) : largest;
-            running.raise(largest);
-            for (int i = 0; i < width; ++i)
-              running.sum += impl::exponential(static_cast<A>(values[i]) - running.maximum);
-          });
-      const A maximum = team.max(running.maximum);
-      return maximum + Kokkos::log(team.sum(running.sum * impl::exponential(running.maximum - maximum)));
-    }
-  }
-
-  template <class Team>
-  KOKKOS_FUNCTION void clear(const Team& team, T* row) const {
-    for_each_packet(
-        team, row, [=](std::int64_t i) { row[i] = static_cast<T>(A(0)); },
-        [](T* packet, std::int64_t) { backend::store_packet(packet, 0, backend::Packet<T, width>{}); });
-  }
-
-  /// Shares a row out over the team in aligned packets. A row of an odd vocabulary may begin anywhere, so
-  /// what stands before its first and behind its last whole packet goes element by element.
-  template <class Team, class Value, class Element, class Body>
-  KOKKOS_FUNCTION void for_each_packet(const Team& team, Value* row, const Element& element,
-                                       const Body& packet) const {
-    if constexpr (width == 1) {
-      team.for_each(vocabulary, element);
-    } else {
-      const auto misplaced =
-          static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % width);
-      const std::int64_t whole_row_head = misplaced == 0 ? 0 : width - misplaced;
-      const std::int64_t head = whole_row_head < vocabulary ? whole_row_head : vocabulary;
-      const std::int64_t packets = (vocabulary - head) / width, tail = head + packets * width;
-      if (team.rank() < head) element(team.rank());
-      team.for_each(packets, [&](std::int64_t p) { packet(row + head + p * width, head + p * width); });
-      if (tail + team.rank() < vocabulary) element(tail + team.rank());
     }
   }
 };
@@ -146,7 +65,7 @@ struct HeldCrossEntropy {
   static constexpr int width = backend::packet_width<T>, threads = Threads;
   static constexpr int unroll = 4;  ///< Packets on their way to a thread at a time.
   static constexpr A log2_e = A(1.4426950408889634);
-  static constexpr A least = lowest<A>;
+  static constexpr A least = impl::lowest<A>;
   using P = backend::Packet<T, width>;
 
   T* logits;

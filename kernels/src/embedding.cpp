@@ -15,17 +15,20 @@ struct EmbeddingForward {
   const T* table;
   const T* positions;
   T* output;
-  std::int64_t sequence, hidden;
+  std::int64_t sequence, hidden, first_row, rows;
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     using A = Accumulator<T>;
     const std::int64_t token = team.league_rank();
-    const T* source = table + ids[token] * hidden;
+    const std::int64_t id = ids[token] - first_row;
+    const bool is_there = id >= 0 && id < rows;
+    const T* source = table + id * hidden;
     const T* position = Positions ? positions + token % sequence * hidden : nullptr;
     T* row = output + token * hidden;
     team.for_each(hidden / Width, [=](std::int64_t item) {
-      auto value = backend::load_packet<Width>(source, item);
+      backend::Packet<T, Width> value{};
+      if (is_there) value = backend::load_packet<Width>(source, item);
       if constexpr (Positions) {
         const auto more = backend::load_packet<Width>(position, item);
         for (int i = 0; i < Width; ++i)
@@ -86,13 +89,13 @@ struct PositionBackward {
 template <class Space, class T>
 void embedding_forward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
                        Matrix<const T, Space> table, Matrix<const T, Space> positions, std::int64_t sequence,
-                       Matrix<T, Space> output) {
+                       Matrix<T, Space> output, std::int64_t first_row) {
   const std::int64_t tokens = impl::rows_of(ids), hidden = impl::columns_of(table);
   impl::require_shape(
       impl::is_vector(ids, tokens) && impl::has_rows(table, 0, hidden) &&
           impl::is_matrix(output, tokens, hidden) && sequence > 0 &&
           (impl::is_empty(positions) || impl::has_rows(positions, sequence, hidden)),
-      "embedding_forward: ids must be [tokens], table [vocabulary, hidden], positions [>= sequence, "
+      "embedding_forward: ids must be [tokens], table [rows, hidden], positions [>= sequence, "
       "hidden] or empty, and output [tokens, hidden]");
   impl::with_packet_width<Space>(
       hidden,
@@ -104,10 +107,10 @@ void embedding_forward(Stream<Space>& stream, Vector<const std::int32_t, Space> 
         };
         if (impl::is_empty(positions)) {
           queue(EmbeddingForward<width, false, T>{ids.data(), table.data(), nullptr, output.data(), sequence,
-                                                  hidden});
+                                                  hidden, first_row, impl::rows_of(table)});
         } else {
           queue(EmbeddingForward<width, true, T>{ids.data(), table.data(), positions.data(), output.data(),
-                                                 sequence, hidden});
+                                                 sequence, hidden, first_row, impl::rows_of(table)});
         }
       },
       table.data(), positions.data(), output.data());
@@ -138,7 +141,7 @@ void position_embedding_backward(Stream<Space>& stream, Matrix<const T, Space> o
 #define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
   template void embedding_forward<SPACE, T>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>,            \
                                             Matrix<const T, SPACE>, Matrix<const T, SPACE>, std::int64_t, \
-                                            Matrix<T, SPACE>);
+                                            Matrix<T, SPACE>, std::int64_t);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -26,7 +26,9 @@ struct Operands {
   Accumulator<T>* partials;
   std::int64_t tokens, hidden, strips;
   bool accumulate;
+  std::int64_t first_row, rows;  ///< of the vocabulary that the table has
 
+  KOKKOS_FUNCTION bool has(std::int32_t id) const { return id >= first_row && id < first_row + rows; }
   KOKKOS_FUNCTION std::int32_t id_at(std::int64_t place) const { return ids[order[place]]; }
   KOKKOS_FUNCTION std::int64_t end_of(std::int64_t chunk) const {
     return (chunk + 1) * chunk_tokens < tokens ? (chunk + 1) * chunk_tokens : tokens;
@@ -34,7 +36,7 @@ struct Operands {
   std::int64_t chunks() const { return impl::rounded_up_quotient(tokens, chunk_tokens); }
   /// Where the sum of a whole run goes.
   KOKKOS_FUNCTION G* gradient(std::int32_t id, std::int64_t column) const {
-    return table_gradient + id * hidden + column;
+    return table_gradient + (id - first_row) * hidden + column;
   }
 };
 
@@ -63,6 +65,8 @@ struct SumChunks {
       ids[i] = inside ? of.ids[rows[i]] : no_id;
     });
     team.barrier();
+    // The ids are sorted: most chunks have none of the table's rows, or nothing else.
+    if (ids[count] < of.first_row || ids[1] >= of.first_row + of.rows) return;
     if constexpr (impl::is_host_team<Team>) {
       for (std::int64_t column = 0; column < of.hidden; column += host_columns)
         walk_on_host(chunk, count, ids, rows, column);
@@ -116,6 +120,7 @@ struct SumChunks {
   KOKKOS_FUNCTION void store(std::int64_t chunk, int count, const std::int32_t* ids, int first, int last,
                              std::int64_t column, int columns, const A* sum) const {
     const std::int32_t id = ids[first];
+    if (!of.has(id)) return;
     const bool from_before = first == 1 && ids[0] == id;
     const bool goes_on = last == count && ids[count + 1] == id;
     if (from_before || goes_on) {
@@ -155,7 +160,7 @@ struct JoinRuns {
     const std::int64_t begin = chunk * chunk_tokens, end = of.end_of(chunk);
     if (end == of.tokens) return;
     const std::int32_t id = of.id_at(end - 1), next = of.id_at(end);
-    if (next != id) return;  // Mostly so.
+    if (next != id || !of.has(id)) return;  // Mostly so.
     const bool begins_here = of.id_at(begin) != id || begin == 0 || of.id_at(begin - 1) != id;
     if (!begins_here) return;
     const std::int64_t chunks_behind = impl::rounded_up_quotient(of.tokens - end, chunk_tokens);
@@ -240,14 +245,14 @@ template <class Space, class T, class G>
 void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space> ids,
                         Vector<const std::int32_t, Space> order, Matrix<const T, Space> output_gradient,
                         Matrix<G, Space> table_gradient, Matrix<Accumulator<T>, Space> workspace,
-                        bool accumulate) {
+                        bool accumulate, std::int64_t first_row) {
   using A = Accumulator<T>;
   const std::int64_t tokens = impl::rows_of(ids), hidden = impl::columns_of(output_gradient);
   impl::require_shape(
       impl::is_vector(ids, tokens) && impl::is_vector(order, tokens) &&
           impl::is_matrix(output_gradient, tokens, hidden) && impl::has_rows(table_gradient, 0, hidden),
       "embedding_backward: ids and order must be [tokens], output_gradient [tokens, hidden] and "
-      "table_gradient [vocabulary, hidden]");
+      "table_gradient [rows, hidden]");
   impl::require_shape(impl::has_rows(workspace, embedding_workspace_rows(tokens), hidden),
                       "embedding_backward: the workspace must be [embedding_workspace_rows(tokens), hidden]");
   if (!accumulate) {
@@ -263,7 +268,9 @@ void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space>
                            tokens,
                            hidden,
                            1,
-                           accumulate};
+                           accumulate,
+                           first_row,
+                           impl::rows_of(table_gradient)};
   const std::size_t sums = 2 * of.chunks() * hidden;
   impl::with_width<Space, backend::packet_width<T>>(
       hidden,
@@ -288,10 +295,10 @@ void embedding_backward(Stream<Space>& stream, Vector<const std::int32_t, Space>
          Functor{of});
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                    \
-  template void embedding_backward<SPACE, T, G>(Stream<SPACE>&, Vector<const std::int32_t, SPACE>,         \
-                                                Vector<const std::int32_t, SPACE>, Matrix<const T, SPACE>, \
-                                                Matrix<G, SPACE>, Matrix<Accumulator<T>, SPACE>, bool);
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                     \
+  template void embedding_backward<SPACE, T, G>(                                            \
+      Stream<SPACE>&, Vector<const std::int32_t, SPACE>, Vector<const std::int32_t, SPACE>, \
+      Matrix<const T, SPACE>, Matrix<G, SPACE>, Matrix<Accumulator<T>, SPACE>, bool, std::int64_t);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -2,47 +2,18 @@
 #include <encore/backend/error.hpp>
 #include <encore/kernels/cross_entropy.hpp>
 
+#include "cross_entropy_reference.hpp"
 #include "finite_difference.hpp"
 #include "kernel_run.hpp"
 #include "random_values.hpp"
 #include "typed.hpp"
 
-#include <algorithm>
 #include <limits>
 
 using namespace encore;
 using namespace encore::tests;
 
 namespace {
-
-struct Reference {
-  std::vector<double> row_loss, gradient;
-  double loss = 0, count = 0;
-
-  Reference(const std::vector<double>& logits, const std::vector<std::int32_t>& labels,
-            std::int64_t vocabulary)
-      : row_loss(labels.size()), gradient(logits.size()) {
-    for (const std::int32_t label : labels) count += label >= 0;
-    for (std::size_t t = 0; t < labels.size(); ++t) {
-      if (labels[t] < 0) continue;
-      const double* row = logits.data() + t * vocabulary;
-      const double largest = *std::max_element(row, row + vocabulary);
-      double sum = 0;
-      for (std::int64_t v = 0; v < vocabulary; ++v) sum += std::exp(row[v] - largest);
-      row_loss[t] = largest + std::log(sum) - row[labels[t]];
-      loss += row_loss[t] / count;
-      for (std::int64_t v = 0; v < vocabulary; ++v)
-        gradient[t * vocabulary + v] = (std::exp(row[v] - largest) / sum - (v == labels[t] ? 1 : 0)) / count;
-    }
-  }
-};
-
-/// Random labels, every fourth ignored.
-std::vector<std::int32_t> some_labels(std::int64_t tokens, std::int64_t vocabulary) {
-  std::vector<std::int32_t> labels = integer_values(tokens, 0, static_cast<std::int32_t>(vocabulary - 1), 3);
-  for (std::int64_t t = 3; t < tokens; t += 4) labels[t] = t % 8 == 3 ? -100 : -1;
-  return labels;
-}
 
 /// Everything a training step does with its logits.
 template <class Space, class T>
@@ -90,7 +61,7 @@ TEST_CASE("cross-entropy gives the loss of each row, their mean, and the gradien
       INFO(name);
       const auto x = normal_values<T>(tokens * vocabulary, 1, 0, 3);
       const auto y = some_labels(tokens, vocabulary);
-      const Reference reference(x, y, vocabulary);
+      const CrossEntropyReference reference(x, y, vocabulary);
       Loss<Space, T> result(x, y, vocabulary);
       agreement.add<Space>(name, result.execute(true));
       KernelRun<Space>& run = result.run;

@@ -17,8 +17,8 @@ struct AttentionGeometry {
   bool normalizes;  ///< each head's query and key
   kernels::RopeStyle style;
   double epsilon;
-  bool drops;
   bool drops_attention;
+  const char* random;  ///< stream of its dropout
 
   std::int64_t row() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
   std::int64_t rotated_row() const { return (shape.heads + shape.kv_heads) * shape.head_dim; }
@@ -42,7 +42,7 @@ struct AttentionGeometry {
 
 template <class Space, class T, class G>
 AttentionGeometry geometry_of(const StackBuilder<Space, T, G>& builder, std::int64_t window) {
-  const ModelConfiguration& model = builder.model;
+  const ModelConfiguration& model = builder.local;
   return {{builder.shape.sequences, builder.shape.tokens, model.heads, model.kv_heads, model.head_dim,
            static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_dim))), window,
            model.attention_sinks},
@@ -51,8 +51,8 @@ AttentionGeometry geometry_of(const StackBuilder<Space, T, G>& builder, std::int
           model.position == Position::rope_interleaved ? kernels::RopeStyle::interleaved
                                                        : kernels::RopeStyle::half_split,
           model.norm_epsilon,
-          builder.drops(),
-          builder.drops_attention()};
+          builder.drops_attention(),
+          builder.attention_random()};
 }
 
 /// What stands between the projection and the attention: QK norm and rotation, either, or nothing.
@@ -148,7 +148,7 @@ template <class Space>
 backend::AttentionDropout dropout_of(Execution<Space>& x, const AttentionGeometry& geometry,
                                      BufferId probability, std::uint32_t segment) {
   if (!geometry.drops_attention) return {};
-  return {x.template pointer<const double>(probability), x.device().random().state("default"), segment};
+  return {x.template pointer<const double>(probability), x.device().random().state(geometry.random), segment};
 }
 
 }  // namespace encore::model

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_geometry.hpp"
-#include "operations.hpp"
+#include "tensor_parallel.hpp"
 
 #include <encore/kernels/attention_sinks.hpp>
 
@@ -13,7 +13,8 @@ template <class Space, class T, class G>
 void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name, AttentionBuffers& b) {
   const AttentionGeometry geometry = geometry_of(builder, b.window);
   const std::int64_t tokens = builder.tokens();
-  b.normalized = builder.template add<T>(name + "/normalized", {tokens, builder.model.hidden});
+  b.normalized =
+      builder.template add<T>(name + "/normalized", {builder.stream_tokens(), builder.model.hidden});
   b.statistics = builder.statistics(name + "/norm");
   b.projected = builder.template add<T>(name + "/qkv", {tokens, geometry.row()});
   if (geometry.normalizes)
@@ -33,29 +34,28 @@ const Accumulator<T>* sinks_of(Execution<Space>& x, const AttentionBuffers& b) {
   return x.template pointer<const Accumulator<T>>(b.sink_logits.value_or(b.sinks->value));
 }
 
-/// Appends the segment that computes the temporaries, and the result where there is to be one.
+/// Appends what computes the temporaries, and the result where there is to be one. Returns the normalized input of all
+/// tokens.
 template <class Space, class T, class G>
-void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, const std::string& name,
-                        const AttentionBuffers& b, std::optional<BufferId> result) {
+BufferId append_computation(StackBuilder<Space, T, G>& builder, Segment place, const std::string& name,
+                            const AttentionBuffers& b, std::optional<BufferId> result) {
   using Ops = Operations<Space, T>;
   const AttentionGeometry geometry = geometry_of(builder, b.window);
-  std::optional<BufferId> undropped;
-  if (geometry.drops && result)
-    undropped = builder.template add<T>(name + "/undropped", {builder.tokens(), builder.model.hidden});
-  const BufferId probability = builder.scalar("dropout");
+  BlockSegments<Space> segments(builder.step.program, std::move(place));
+  std::optional<BranchTerm> term;
+  if (result) term = branch_term(builder, name, b.input, *result);
   const BufferId attention_probability = builder.scalar("attention_dropout");
   const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
-  segment.reads =
-      buffers_of(b.input, b.norm.weight.value, value_of(b.norm.bias), b.qkv.weight.value,
-                 value_of(b.qkv.bias), value_of(b.query_norm), value_of(b.key_norm), value_of(b.sinks));
-  if (result) append(segment.reads, b.output.weight.value);
-  if (result) append(segment.reads, value_of(b.output.bias));
-  for (const BufferId id : {cosine, sine, probability, attention_probability}) append(segment.reads, id);
-  segment.writes = buffers_of(result, b.normalized, b.statistics, b.projected, b.rotated, b.sink_logits,
-                              b.context, b.log_sum_exp, undropped);
-  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
-    Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, geometry.epsilon);
-    Ops::linear_forward(x, "encore::attn::qkv", b.qkv, b.normalized, b.projected);
+  append_norm(builder, segments, b.norm, b.statistics, b.input, b.normalized);
+  const BufferId normalized = append_gather(builder, segments, "gather", name + "/gathered", b.normalized);
+  std::vector<BufferId> reads =
+      buffers_of(normalized, b.qkv.weight.value, value_of(b.qkv.bias), value_of(b.query_norm),
+                 value_of(b.key_norm), value_of(b.sinks), cosine, sine, attention_probability);
+  std::vector<BufferId> writes = buffers_of(b.projected, b.rotated, b.sink_logits, b.context, b.log_sum_exp);
+  if (term) append(reads, reads_of(b.output, *term));
+  if (term) append(writes, term->value);
+  segments.compute("products", reads, writes, [=](Execution<Space>& x) {
+    Ops::linear_forward(x, "encore::attn::qkv", b.qkv, normalized, b.projected);
     const backend::AttentionDropout dropout =
         dropout_of(x, geometry, attention_probability, b.attention_dropout_segment);
     const HeadOperations<Space, T> operations{geometry, cosine, sine};
@@ -70,10 +70,11 @@ void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, con
         geometry.in_context(x.template pointer<T>(b.context)),
         x.template pointer<Accumulator<T>>(b.log_sum_exp), sinks_of<T>(x, b),
         rotation.of_inputs ? rotation : backend::AttentionRotation<Accumulator<T>>{});
-    if (!result) return;
-    Ops::linear_onto_residual(x, "encore::attn::output", b.output, b.context, b.input, undropped, *result,
-                              probability, b.dropout_segment);
+    if (term) linear_term<T>(x, "encore::attn::output", b.output, b.context, *term);
   });
+  if (term) append_branch(builder, segments, *term, b.input, *result, b.dropout_segment);
+  segments.end();
+  return normalized;
 }
 
 }  // namespace
@@ -94,7 +95,7 @@ AttentionBuffers append_attention_forward(StackBuilder<Space, T, G>& builder, st
   if (builder.model.attention_sinks) b.sinks = builder.parameter(parameters + "/sinks");
   b.window = window;
   b.input = input;
-  b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+  b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
   b.attention_dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::attention);
   b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::attention_result);
   add_temporaries(builder, name, b);
@@ -111,10 +112,11 @@ AttentionBuffers append_attention_recompute(StackBuilder<Space, T, G>& builder, 
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/attn/recompute";
   AttentionBuffers b = forward;
   if (with_result)
-    b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+    b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
   add_temporaries(builder, name, b);
-  append_computation(builder, segment_of_layer(name, Module::attn, Phase::backward, layer, microbatch), name,
-                     b, with_result ? std::optional(b.result) : std::nullopt);
+  b.gathered =
+      append_computation(builder, segment_of_layer(name, Module::attn, Phase::backward, layer, microbatch),
+                         name, b, with_result ? std::optional(b.result) : std::nullopt);
   return b;
 }
 
@@ -130,7 +132,11 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
     return builder.template add<T>(name + suffix, {tokens, columns});
   };
-  const BranchGradient output_gradient = branch_gradient(builder, name, residual);
+  BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/backward", Module::attn,
+                                                                       Phase::backward, layer, microbatch));
+  const BufferId output_gradient = append_branch_gradient(
+      builder, segments, name, "encore::attn::output_gradient", residual, b.dropout_segment);
+  const BufferId normalized = gathered_input(builder, segments, name, b);
   const BufferId context_gradient =
       temporary("/context_gradient", geometry.shape.heads * geometry.shape.head_dim);
   const BufferId projected_gradient = temporary("/qkv_gradient", geometry.row());
@@ -145,7 +151,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
       {static_cast<std::int64_t>(
           builder.device.attention().template workspace_bytes<T>(geometry.shape, sizing))});
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
-      name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
+      name + "/norm_workspace", Ops::norm_workspace(b.norm, builder.stream_tokens(), hidden));
   std::optional<BufferId> head_workspace, sinks_workspace;
   if (b.rotated)
     head_workspace = builder.template add<Accumulator<T>>(
@@ -155,38 +161,31 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
         name + "/sinks_workspace", {kernels::attention_sinks_workspace_rows(tokens), geometry.shape.heads});
   std::vector<LinearGradient> weights{
       linear_gradient(builder, name + "/output_bias_workspace", "encore::attn::output_wgrad", b.output,
-                      b.context, output_gradient.value),
-      linear_gradient(builder, name + "/qkv_bias_workspace", "encore::attn::qkv_wgrad", b.qkv, b.normalized,
+                      b.context, output_gradient),
+      linear_gradient(builder, name + "/qkv_bias_workspace", "encore::attn::qkv_wgrad", b.qkv, normalized,
                       projected_gradient)};
   if (!delayed)
     for (LinearGradient& gradient : weights) gradient.accumulate = builder.accumulates(gradient.linear);
-  const BufferId probability = builder.scalar("dropout");
   const BufferId attention_probability = builder.scalar("attention_dropout");
   const BufferId cosine = builder.step.rope_cosine, sine = builder.step.rope_sine;
-  const bool accumulate = builder.accumulates(b.norm);
+  bool accumulate = false;
   for (const auto& parameter : {b.query_norm, b.key_norm, b.sinks})
-    if (parameter) builder.accumulates(*parameter);  // always written together with the norm
-  std::vector<BufferId> writes =
-      buffers_of(residual, output_gradient.dropped, output_gradient.kept, context_gradient,
-                 projected_gradient, normalized_gradient, attention_workspace, norm_workspace,
-                 b.norm.weight.gradient, gradient_of(b.norm.bias), head_workspace, sinks_workspace,
-                 gradient_of(b.query_norm), gradient_of(b.key_norm), gradient_of(b.sinks));
+    if (parameter) accumulate = builder.accumulates(*parameter);  // always written together
+  // Of the heads of this rank.
+  for (const auto& parameter : {b.query_norm, b.key_norm})
+    if (parameter) builder.add_terms(*parameter);
+  std::vector<BufferId> writes = buffers_of(
+      context_gradient, projected_gradient, normalized_gradient, attention_workspace, head_workspace,
+      sinks_workspace, gradient_of(b.query_norm), gradient_of(b.key_norm), gradient_of(b.sinks));
   if (!delayed) append(writes, weights);
-  builder.step.program.add_segment(
-      with_gradients_beside(
-          builder,
-          {name + "/backward", Module::attn, Phase::backward, static_cast<std::int32_t>(layer),
-           static_cast<std::int32_t>(microbatch),
-           buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.context, b.log_sum_exp,
-                      b.norm.weight.value, b.qkv.weight.value, b.output.weight.value, cosine, sine,
-                      probability, attention_probability, b.rotated, value_of(b.query_norm),
-                      value_of(b.key_norm), value_of(b.sinks)),
-           writes},
-          norm_workspace, delayed ? std::vector<LinearGradient>() : weights),
+  segments.compute(
+      "products",
+      buffers_of(output_gradient, normalized, b.projected, b.context, b.log_sum_exp, b.qkv.weight.value,
+                 b.output.weight.value, cosine, sine, attention_probability, b.rotated,
+                 value_of(b.query_norm), value_of(b.key_norm), value_of(b.sinks)),
+      writes,
       [=](Execution<Space>& x) {
-        Ops::fill_branch_gradient(x, "encore::attn::output_gradient", output_gradient, residual, probability,
-                                  b.dropout_segment);
-        Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient.value,
+        Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient,
                                    context_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
         if (b.sinks)
@@ -215,9 +214,13 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
         Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
                                    normalized_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
-        Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, true,
-                                       norm_workspace, accumulate);
-      });
+      },
+      delayed ? std::vector<BufferId>() : lingering(builder, weights));
+  const BufferId own_gradient =
+      append_sum(builder, segments, "sum", name + "/own_normalized_gradient", normalized_gradient);
+  append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, true,
+                       norm_workspace);
+  segments.end();
   if (!delayed) weights.clear();
   return weights;
 }

@@ -18,7 +18,7 @@ class BlockSegments {
  public:
   using Body = typename graph::Program<Space>::Body;
 
-  /// `place`: name of the first segment, and what all of them have in common. Later ones are called
+  /// `place`: name of the first segment that computes, and what all have in common. The others are called
   /// `<name>/<what they do>`. Call end() when all is there.
   BlockSegments(graph::Program<Space>& program, Segment place)
       : program_(&program), place_(std::move(place)) {}
@@ -27,7 +27,10 @@ class BlockSegments {
   /// what others have: `reads` is all that the body reads.
   void compute(const std::string& what, const std::vector<BufferId>& reads,
                const std::vector<BufferId>& writes, Body body, const std::vector<BufferId>& lingers = {}) {
-    if (!open_) open_ = Open{named(place_.module, what), {}};
+    if (!open_) {
+      open_ = Open{place_, {}};
+      if (std::exchange(has_computed_, true)) open_->segment.name += "/" + what;
+    }
     Segment& segment = open_->segment;
     for (const BufferId id : reads)
       if (!contains(segment.writes, id)) add(segment.reads, id);
@@ -40,7 +43,9 @@ class BlockSegments {
   void communicate(const std::string& what, const std::vector<BufferId>& reads,
                    const std::vector<BufferId>& writes, Body body) {
     end();
-    Segment segment = named(Module::comm, what);
+    Segment segment = place_;
+    segment.name += "/" + what;
+    segment.module = Module::comm;
     segment.reads = reads;
     segment.writes = writes;
     program_->add_segment(std::move(segment), std::move(body));
@@ -69,17 +74,10 @@ class BlockSegments {
   static void add(std::vector<BufferId>& list, BufferId id) {
     if (!contains(list, id)) list.push_back(id);
   }
-  Segment named(Module module, const std::string& what) {
-    Segment segment = place_;
-    if (!std::exchange(is_first_, false)) segment.name += "/" + what;
-    segment.module = module;
-    return segment;
-  }
-
   graph::Program<Space>* program_;
   Segment place_;
   std::optional<Open> open_;
-  bool is_first_ = true;
+  bool has_computed_ = false;
 };
 
 }  // namespace encore::model

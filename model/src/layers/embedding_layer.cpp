@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "operations.hpp"
+#include "tensor_parallel.hpp"
 
 #include <encore/kernels/dropout.hpp>
 #include <encore/kernels/embedding.hpp>
@@ -11,44 +11,54 @@ template <class Space, class T, class G>
 EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch) {
   const std::string name = builder.prefix(microbatch) + "embedding";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
+  const bool dealt_out = builder.shape.sequence_parallel;
   EmbeddingBuffers b{};
   b.tokens = builder.parameter("embedding/tokens");
   if (builder.model.position == Position::learned) b.positions = builder.parameter("embedding/positions");
   b.ids =
       builder.step.program.outline().find_buffer("microbatch." + std::to_string(microbatch) + "/ids").value();
-  b.result = builder.template add<T>(name + "/result", {tokens, hidden});
+  const BufferId rows = builder.template add<T>(name + (dealt_out ? "/rows" : "/result"), {tokens, hidden});
   if (builder.training()) {
     b.order = builder.template add<std::int32_t>(name + "/order", {tokens});
     // A tied table's gradient gets the head's share first.
     if (!builder.model.tie_embeddings && !builder.accumulates(b.tokens)) b.cleared = b.tokens.gradient;
   }
-  const bool drops = builder.drops();
-  if (drops) b.dropout_segment = builder.random_segment(microbatch, 0, RandomPlace::embedding);
-  const BufferId probability = builder.scalar("dropout");
-  builder.step.program.add_segment(
-      {name + "/forward", Module::embedding, Phase::forward, -1, static_cast<std::int32_t>(microbatch),
-       buffers_of(b.tokens.value, value_of(b.positions), b.ids, probability),
-       buffers_of(b.result, b.order, b.cleared)},
-      [b, drops, probability, sequence = builder.shape.tokens](Execution<Space>& x) {
-        // What backward needs and no input of it waits for goes beside all that comes in between.
-        if (b.order)
-          kernels::token_order<Space>(x.stream(), x.template vector<const std::int32_t>(b.ids),
-                                      x.template vector<std::int32_t>(*b.order));
-        if (b.cleared) {
-          const backend::BesideScope<Space> beside(x.stream());
-          kernels::fill_constant<Space, G>(x.stream(), x.template vector<G>(*b.cleared), 0.0);
-        }
-        kernels::embedding_forward<Space, T>(
-            x.stream(), x.template vector<const std::int32_t>(b.ids),
-            x.template matrix<const T>(b.tokens.value),
-            b.positions ? x.template matrix<const T>(b.positions->value) : backend::Matrix<const T, Space>(),
-            sequence, x.template matrix<T>(b.result));
-        if (drops)
-          kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(b.result), {},
-                                             x.template matrix<T>(b.result),
-                                             x.template pointer<const double>(probability),
-                                             x.device().random().state("default"), b.dropout_segment);
-      });
+  b.first_row = builder.vocabulary().begin;
+  BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/forward", Module::embedding,
+                                                                       Phase::forward, -1, microbatch));
+  // One rank adds the positions to the sum.
+  const auto positions =
+      b.positions && builder.shard().place.tensor == 0 ? std::optional(b.positions->value) : std::nullopt;
+  segments.compute("rows", buffers_of(b.tokens.value, positions, b.ids), buffers_of(rows, b.order, b.cleared),
+                   [b, rows, positions, sequence = builder.shape.tokens](Execution<Space>& x) {
+                     // What backward needs and no input of it waits for goes beside all that comes in between.
+                     if (b.order)
+                       kernels::token_order<Space>(x.stream(), x.template vector<const std::int32_t>(b.ids),
+                                                   x.template vector<std::int32_t>(*b.order));
+                     if (b.cleared) {
+                       const backend::BesideScope<Space> beside(x.stream());
+                       kernels::fill_constant<Space, G>(x.stream(), x.template vector<G>(*b.cleared), 0.0);
+                     }
+                     kernels::embedding_forward<Space, T>(x.stream(),
+                                                          x.template vector<const std::int32_t>(b.ids),
+                                                          x.template matrix<const T>(b.tokens.value),
+                                                          positions ? x.template matrix<const T>(*positions)
+                                                                    : backend::Matrix<const T, Space>(),
+                                                          sequence, x.template matrix<T>(rows), b.first_row);
+                   });
+  b.result = append_sum(builder, segments, "sum", name + "/result", rows);
+  if (builder.drops()) {
+    b.dropout_segment = builder.random_segment(microbatch, 0, RandomPlace::embedding);
+    const BufferId probability = builder.scalar("dropout");
+    segments.compute("dropout", buffers_of(b.result, probability), buffers_of(b.result),
+                     [b, probability, random = builder.hidden_random()](Execution<Space>& x) {
+                       kernels::dropout_forward<Space, T>(
+                           x.stream(), x.template matrix<const T>(b.result), {},
+                           x.template matrix<T>(b.result), x.template pointer<const double>(probability),
+                           x.device().random().state(random), b.dropout_segment);
+                     });
+  }
+  segments.end();
   return b;
 }
 
@@ -59,31 +69,36 @@ void append_embedding_backward(StackBuilder<Space, T, G>& builder, std::int64_t 
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
   const BufferId workspace = builder.template add<Accumulator<T>>(
       name + "/backward_workspace", {kernels::embedding_workspace_rows(tokens), hidden});
-  const bool drops = builder.drops();
   // Forward has cleared the table's gradient, or the head has already put its share into it.
   const bool accumulate_tokens = builder.accumulates(b.tokens);
   const bool accumulate_positions = b.positions && builder.accumulates(*b.positions);
-  const BufferId probability = builder.scalar("dropout");
-  builder.step.program.add_segment(
-      {name + "/backward", Module::embedding, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
-       buffers_of(b.ids, b.order, probability, residual),
-       buffers_of(residual, workspace, b.tokens.gradient, gradient_of(b.positions))},
-      [=, sequence = builder.shape.tokens](Execution<Space>& x) {
-        if (drops)
-          kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
-                                              x.template matrix<T>(residual),
-                                              x.template pointer<const double>(probability),
-                                              x.device().random().state("default"), b.dropout_segment);
-        kernels::embedding_backward<Space, T, G>(
-            x.stream(), x.template vector<const std::int32_t>(b.ids),
-            x.template vector<const std::int32_t>(*b.order), x.template matrix<const T>(residual),
-            x.template matrix<G>(*b.tokens.gradient), x.template matrix<Accumulator<T>>(workspace),
-            accumulate_tokens);
-        if (b.positions)
-          kernels::position_embedding_backward<Space, T, G>(
-              x.stream(), x.template matrix<const T>(residual), sequence,
-              x.template matrix<G>(*b.positions->gradient), accumulate_positions);
-      });
+  BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/backward", Module::embedding,
+                                                                       Phase::backward, -1, microbatch));
+  if (builder.drops()) {
+    const BufferId probability = builder.scalar("dropout");
+    segments.compute("dropout", buffers_of(residual, probability), buffers_of(residual),
+                     [=, random = builder.hidden_random(), segment = b.dropout_segment](Execution<Space>& x) {
+                       kernels::dropout_backward<Space, T>(x.stream(), x.template matrix<const T>(residual),
+                                                           x.template matrix<T>(residual),
+                                                           x.template pointer<const double>(probability),
+                                                           x.device().random().state(random), segment);
+                     });
+  }
+  const BufferId gradient = append_gather(builder, segments, "gather", name + "/gathered_gradient", residual);
+  segments.compute("rows", buffers_of(b.ids, b.order, gradient),
+                   buffers_of(workspace, b.tokens.gradient, gradient_of(b.positions)),
+                   [=, sequence = builder.shape.tokens](Execution<Space>& x) {
+                     kernels::embedding_backward<Space, T, G>(
+                         x.stream(), x.template vector<const std::int32_t>(b.ids),
+                         x.template vector<const std::int32_t>(*b.order),
+                         x.template matrix<const T>(gradient), x.template matrix<G>(*b.tokens.gradient),
+                         x.template matrix<Accumulator<T>>(workspace), accumulate_tokens, b.first_row);
+                     if (b.positions)
+                       kernels::position_embedding_backward<Space, T, G>(
+                           x.stream(), x.template matrix<const T>(gradient), sequence,
+                           x.template matrix<G>(*b.positions->gradient), accumulate_positions);
+                   });
+  segments.end();
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                                      \

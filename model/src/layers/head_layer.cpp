@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "operations.hpp"
+#include "tensor_parallel.hpp"
 
 #include <encore/kernels/cross_entropy.hpp>
 
@@ -16,42 +16,91 @@ void append_label_count(StackBuilder<Space, T, G>& builder) {
       });
 }
 
+namespace {
+
+/// The losses of a microbatch's rows, and their gradient in place of the logits.
+struct RowLosses {
+  BufferId logits, labels, count, row_loss;
+  bool training;
+};
+
+/// As of all ranks, each of which has the logits of a part of the vocabulary.
+template <class Space, class T, class G>
+void append_loss_of_parts(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                          const std::string& name, const RowLosses& of) {
+  using A = Accumulator<T>;
+  const std::int64_t tokens = builder.tokens(), ranks = builder.shard().layout.tensor();
+  const std::int64_t first = builder.vocabulary().begin;
+  const BufferId own = builder.template add<A>(name + "/statistics", {tokens, kernels::part_statistics});
+  const BufferId all =
+      builder.template add<A>(name + "/statistics_of_all_ranks", {ranks * tokens, kernels::part_statistics});
+  segments.compute("statistics", buffers_of(of.logits, of.labels), buffers_of(own), [=](Execution<Space>& x) {
+    kernels::cross_entropy_part<Space, T>(x.stream(), x.template matrix<const T>(of.logits),
+                                          x.template vector<const std::int32_t>(of.labels), first,
+                                          x.template matrix<A>(own));
+  });
+  segments.communicate("gather_statistics", buffers_of(own), buffers_of(all), [=](Execution<Space>& x) {
+    all_gather<A>(x, RankGroup::tensor, "encore::tensor::loss_statistics", own, all);
+  });
+  segments.compute("loss", buffers_of(of.logits, of.labels, of.count, all),
+                   buffers_of(of.logits, of.row_loss), [=](Execution<Space>& x) {
+                     kernels::cross_entropy_of_parts<Space, T>(
+                         x.stream(), x.template matrix<T>(of.logits),
+                         x.template vector<const std::int32_t>(of.labels), first,
+                         x.template matrix<const A>(all), x.template pointer<const double>(of.count),
+                         x.template vector<A>(of.row_loss), of.training);
+                   });
+}
+
+}  // namespace
+
 template <class Space, class T, class G>
 HeadBuffers append_head_forward(StackBuilder<Space, T, G>& builder, std::int64_t microbatch, BufferId input) {
   using Ops = Operations<Space, T>;
+  using A = Accumulator<T>;
   const std::string name = builder.prefix(microbatch) + "head";
-  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden, vocab = builder.model.vocab;
+  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
   const bool training = builder.training(), accumulate = builder.accumulates(builder.step.loss);
   HeadBuffers b{};
   b.norm = builder.norm("head/norm");
   b.weight = builder.parameter(builder.model.tie_embeddings ? "embedding/tokens" : "head/logits.weight");
   b.input = input;
-  b.normalized = builder.template add<T>(name + "/normalized", {tokens, hidden});
+  b.normalized = builder.template add<T>(name + "/normalized", {builder.stream_tokens(), hidden});
   b.statistics = builder.statistics(name + "/norm");
-  b.logits = builder.template add<T>(name + "/logits", {tokens, vocab},
+  b.logits = builder.template add<T>(name + "/logits", {tokens, builder.local.vocab},
                                      training ? BufferKind::activation : BufferKind::metric);
   if (!training) builder.step.logits.push_back(b.logits);
-  const BufferId row_loss = builder.template add<Accumulator<T>>(name + "/row_loss", {tokens});
+  const BufferId row_loss = builder.template add<A>(name + "/row_loss", {tokens});
   const BufferId labels = builder.step.program.outline()
                               .find_buffer("microbatch." + std::to_string(microbatch) + "/labels")
                               .value();
   const BufferId count = builder.step.label_count, loss = builder.step.loss;
-  builder.step.program.add_segment(
-      {name + "/forward", Module::head, Phase::forward, -1, static_cast<std::int32_t>(microbatch),
-       buffers_of(input, b.norm.weight.value, value_of(b.norm.bias), b.weight.value, labels, count),
-       buffers_of(b.normalized, b.statistics, b.logits, row_loss, loss)},
-      [=, epsilon = builder.model.norm_epsilon](Execution<Space>& x) {
-        Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, epsilon);
-        Ops::linear_forward(x, "encore::head::logits", {b.weight, std::nullopt, false}, b.normalized,
-                            b.logits);
-        const double* label_count = x.template pointer<const double>(count);
-        kernels::cross_entropy<Space, T>(x.stream(), x.template matrix<T>(b.logits),
-                                         x.template vector<const std::int32_t>(labels), label_count,
-                                         x.template vector<Accumulator<T>>(row_loss), training);
-        kernels::reduce_loss<Space, Accumulator<T>>(
-            x.stream(), x.template vector<const Accumulator<T>>(row_loss), label_count,
-            x.template pointer<double>(loss), accumulate);
+  BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/forward", Module::head,
+                                                                       Phase::forward, -1, microbatch));
+  append_norm(builder, segments, b.norm, b.statistics, b.input, b.normalized);
+  b.gathered = append_gather(builder, segments, "gather", name + "/gathered", b.normalized);
+  segments.compute(
+      "logits", buffers_of(b.gathered, b.weight.value), buffers_of(b.logits), [=](Execution<Space>& x) {
+        Ops::linear_forward(x, "encore::head::logits", {b.weight, std::nullopt, false}, b.gathered, b.logits);
       });
+  const RowLosses losses{b.logits, labels, count, row_loss, training};
+  if (builder.is_in(RankGroup::tensor)) {
+    append_loss_of_parts(builder, segments, name, losses);
+  } else {
+    segments.compute("loss", buffers_of(b.logits, labels, count), buffers_of(b.logits, row_loss),
+                     [=](Execution<Space>& x) {
+                       kernels::cross_entropy<Space, T>(x.stream(), x.template matrix<T>(losses.logits),
+                                                        x.template vector<const std::int32_t>(labels),
+                                                        x.template pointer<const double>(count),
+                                                        x.template vector<A>(row_loss), training);
+                     });
+  }
+  segments.compute("mean", buffers_of(row_loss, count), buffers_of(loss), [=](Execution<Space>& x) {
+    kernels::reduce_loss<Space, A>(x.stream(), x.template vector<const A>(row_loss),
+                                   x.template pointer<const double>(count), x.template pointer<double>(loss),
+                                   accumulate);
+  });
+  segments.end();
   return b;
 }
 
@@ -64,26 +113,23 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
   const BufferId normalized_gradient =
       builder.template add<T>(name + "/normalized_gradient", {tokens, hidden});
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
-      name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
+      name + "/norm_workspace", Ops::norm_workspace(b.norm, builder.stream_tokens(), hidden));
   const LinearBuffers linear{b.weight, std::nullopt, false};
   const LinearGradient weight_gradient{
-      "encore::head::logits_wgrad", linear, b.normalized, b.logits, std::nullopt,
-      builder.accumulates(linear)};
-  const bool accumulate = builder.accumulates(b.norm);
-  builder.step.program.add_segment(
-      with_gradients_beside(
-          builder,
-          {name + "/backward", Module::head, Phase::backward, -1, static_cast<std::int32_t>(microbatch),
-           buffers_of(b.input, b.norm.weight.value, b.weight.value, b.normalized, b.statistics, b.logits),
-           buffers_of(residual, normalized_gradient, norm_workspace, weight_gradient, b.norm.weight.gradient,
-                      gradient_of(b.norm.bias))},
-          norm_workspace, {}),
-      [=](Execution<Space>& x) {
-        Ops::linear_backward_input(x, "encore::head::logits_dgrad", linear, b.logits, normalized_gradient);
-        Ops::template linear_backward_weight<G>(x, weight_gradient);
-        Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, false,
-                                       norm_workspace, accumulate);
-      });
+      "encore::head::logits_wgrad", linear, b.gathered, b.logits, std::nullopt, builder.accumulates(linear)};
+  BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/backward", Module::head,
+                                                                       Phase::backward, -1, microbatch));
+  segments.compute("logits", buffers_of(b.weight.value, b.gathered, b.logits),
+                   buffers_of(normalized_gradient, weight_gradient), [=](Execution<Space>& x) {
+                     Ops::linear_backward_input(x, "encore::head::logits_dgrad", linear, b.logits,
+                                                normalized_gradient);
+                     Ops::template linear_backward_weight<G>(x, weight_gradient);
+                   });
+  const BufferId own_gradient =
+      append_sum(builder, segments, "sum", name + "/own_normalized_gradient", normalized_gradient);
+  append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, false,
+                       norm_workspace);
+  segments.end();
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                         \

@@ -36,7 +36,7 @@ struct MambaGeometry {
 
 template <class Space, class T, class G>
 MambaGeometry mamba_geometry_of(const StackBuilder<Space, T, G>& builder) {
-  const ModelConfiguration& model = builder.model;
+  const ModelConfiguration& model = builder.local;
   return {{builder.shape.sequences, builder.shape.tokens, model.mamba_heads, model.mamba_head_dim,
            model.mamba_state, model.mamba_groups, model.mamba_chunk, model.mamba_step_minimum,
            model.mamba_step_maximum},

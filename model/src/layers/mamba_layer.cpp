@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mamba_geometry.hpp"
-#include "operations.hpp"
+#include "tensor_parallel.hpp"
 
 #include <encore/kernels/causal_convolution.hpp>
 #include <encore/kernels/gated_normalization.hpp>
@@ -75,7 +75,8 @@ void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name
   const MambaGeometry geometry = mamba_geometry_of(builder);
   const kernels::StateSpaceShape& scan = geometry.scan;
   const std::int64_t tokens = builder.tokens();
-  b.normalized = builder.template add<T>(name + "/normalized", {tokens, builder.model.hidden});
+  b.normalized =
+      builder.template add<T>(name + "/normalized", {builder.stream_tokens(), builder.model.hidden});
   b.statistics = builder.statistics(name + "/norm");
   b.projected = builder.template add<T>(name + "/projected", {tokens, geometry.projected()});
   b.mixed = builder.template add<T>(name + "/mixed", {tokens, geometry.mixed()});
@@ -88,34 +89,35 @@ void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name
   b.gate_inverse = builder.template add<A>(name + "/gate_norm/inverse", {tokens, geometry.norm_groups});
 }
 
-/// Appends the segment that computes the temporaries, and the result where there is to be one.
+/// Appends what computes the temporaries, and the result where there is to be one. Returns the normalized input of all
+/// tokens.
 template <class Space, class T, class G>
-void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, const std::string& name,
-                        const MambaBuffers& b, std::optional<BufferId> result) {
+BufferId append_computation(StackBuilder<Space, T, G>& builder, Segment place, const std::string& name,
+                            const MambaBuffers& b, std::optional<BufferId> result) {
   using Ops = Operations<Space, T>;
   const MambaGeometry geometry = mamba_geometry_of(builder);
-  std::optional<BufferId> undropped;
-  if (builder.drops() && result)
-    undropped = builder.template add<T>(name + "/undropped", {builder.tokens(), builder.model.hidden});
+  BlockSegments<Space> segments(builder.step.program, std::move(place));
+  std::optional<BranchTerm> term;
+  if (result) term = branch_term(builder, name, b.input, *result);
   const BufferId workspace = builder.template add<Accumulator<T>>(
       name + "/scan_workspace", {kernels::state_space_forward_workspace(geometry.scan)});
-  const BufferId probability = builder.scalar("dropout");
-  segment.reads = buffers_of(b.input, b.norm.weight.value, value_of(b.norm.bias), b.in.weight.value,
-                             value_of(b.in.bias), b.convolution_weight.value, value_of(b.convolution_bias),
-                             b.step_bias.value, b.decay_log.value, b.skip.value, b.gate_norm.value);
-  if (result) append(segment.reads, b.out.weight.value);
-  if (result) append(segment.reads, value_of(b.out.bias));
-  append(segment.reads, probability);
-  segment.writes = buffers_of(result, b.normalized, b.statistics, b.projected, b.mixed, b.steps, b.decays,
-                              b.states, b.scanned, b.gated, b.gate_inverse, undropped, workspace);
-  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
-    Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, geometry.epsilon);
-    Ops::linear_forward(x, "encore::mamba::in", b.in, b.normalized, b.projected);
+  append_norm(builder, segments, b.norm, b.statistics, b.input, b.normalized);
+  const BufferId normalized = append_gather(builder, segments, "gather", name + "/gathered", b.normalized);
+  std::vector<BufferId> reads = buffers_of(
+      normalized, b.in.weight.value, value_of(b.in.bias), b.convolution_weight.value,
+      value_of(b.convolution_bias), b.step_bias.value, b.decay_log.value, b.skip.value, b.gate_norm.value);
+  std::vector<BufferId> writes = buffers_of(b.projected, b.mixed, b.steps, b.decays, b.states, b.scanned,
+                                            b.gated, b.gate_inverse, workspace);
+  if (term) append(reads, reads_of(b.out, *term));
+  if (term) append(writes, term->value);
+  segments.compute("products", reads, writes, [=](Execution<Space>& x) {
+    Ops::linear_forward(x, "encore::mamba::in", b.in, normalized, b.projected);
     MambaKernels<Space, T>{x, geometry, b}.forward(workspace);
-    if (!result) return;
-    Ops::linear_onto_residual(x, "encore::mamba::out", b.out, b.gated, b.input, undropped, *result,
-                              probability, b.dropout_segment);
+    if (term) linear_term<T>(x, "encore::mamba::out", b.out, b.gated, *term);
   });
+  if (term) append_branch(builder, segments, *term, b.input, *result, b.dropout_segment);
+  segments.end();
+  return normalized;
 }
 
 /// What a backward pass has beside the block's own buffers.
@@ -129,7 +131,7 @@ struct BackwardBuffers {
 
 /// Whether the gradients of the parameters between the projections are added to.
 struct Accumulation {
-  bool norm, gate_norm, scan, convolution;
+  bool gate_norm, scan, convolution;
 };
 
 template <class Space, class T, class G>
@@ -193,7 +195,8 @@ BackwardBuffers add_backward_buffers(StackBuilder<Space, T, G>& builder, const s
       workspace("/gate_norm_workspace", {kernels::gated_rms_norm_workspace_rows(tokens), geometry.inner()}),
       workspace("/scan_gradient_workspace", {kernels::state_space_backward_workspace(geometry.scan)}),
       workspace("/convolution_workspace", {convolution_rows, geometry.mixed() * (taps + 1)}),
-      workspace("/norm_workspace", Operations<Space, T>::norm_workspace(b.norm, tokens, hidden))};
+      workspace("/norm_workspace",
+                Operations<Space, T>::norm_workspace(b.norm, builder.stream_tokens(), hidden))};
 }
 
 }  // namespace
@@ -215,7 +218,7 @@ MambaBuffers append_mamba_forward(StackBuilder<Space, T, G>& builder, std::int64
   b.skip = builder.parameter(parameters + "/skip");
   b.gate_norm = builder.parameter(parameters + "/gate_norm.weight");
   b.input = input;
-  b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+  b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
   b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::mamba_result);
   add_temporaries(builder, name, b);
   append_computation(builder,
@@ -230,10 +233,11 @@ MambaBuffers append_mamba_recompute(StackBuilder<Space, T, G>& builder, std::int
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/mamba/recompute";
   MambaBuffers b = forward;
   if (with_result)
-    b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+    b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
   add_temporaries(builder, name, b);
-  append_computation(builder, segment_of_layer(name, Module::mamba, Phase::backward, layer, microbatch), name,
-                     b, with_result ? std::optional(b.result) : std::nullopt);
+  b.gathered =
+      append_computation(builder, segment_of_layer(name, Module::mamba, Phase::backward, layer, microbatch),
+                         name, b, with_result ? std::optional(b.result) : std::nullopt);
   return b;
 }
 
@@ -245,52 +249,50 @@ std::vector<LinearGradient> append_mamba_backward(StackBuilder<Space, T, G>& bui
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/mamba";
   const MambaGeometry geometry = mamba_geometry_of(builder);
   const bool delayed = builder.shape.delay_weight_gradients;
-  const BranchGradient output_gradient = branch_gradient(builder, name, residual);
+  BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/backward", Module::mamba,
+                                                                       Phase::backward, layer, microbatch));
+  const BufferId output_gradient = append_branch_gradient(
+      builder, segments, name, "encore::mamba::output_gradient", residual, b.dropout_segment);
+  const BufferId normalized = gathered_input(builder, segments, name, b);
   const BackwardBuffers g = add_backward_buffers(builder, name, b);
   std::vector<LinearGradient> weights{
       linear_gradient(builder, name + "/out_bias_workspace", "encore::mamba::out_wgrad", b.out, b.gated,
-                      output_gradient.value),
-      linear_gradient(builder, name + "/in_bias_workspace", "encore::mamba::in_wgrad", b.in, b.normalized,
+                      output_gradient),
+      linear_gradient(builder, name + "/in_bias_workspace", "encore::mamba::in_wgrad", b.in, normalized,
                       g.projected_gradient)};
   if (!delayed)
     for (LinearGradient& gradient : weights) gradient.accumulate = builder.accumulates(gradient.linear);
   if (b.convolution_bias) builder.accumulates(*b.convolution_bias);
   builder.accumulates(b.decay_log);
   builder.accumulates(b.skip);
-  const Accumulation accumulate{builder.accumulates(b.norm), builder.accumulates(b.gate_norm),
-                                builder.accumulates(b.step_bias), builder.accumulates(b.convolution_weight)};
-  const BufferId probability = builder.scalar("dropout");
-  std::vector<BufferId> writes =
-      buffers_of(residual, output_gradient.dropped, output_gradient.kept, g.gated_gradient, g.mixed_gradient,
-                 g.projected_gradient, g.normalized_gradient, g.gate_workspace, g.scan_workspace,
-                 g.convolution_workspace, g.norm_workspace, b.norm.weight.gradient, gradient_of(b.norm.bias),
-                 b.gate_norm.gradient, b.step_bias.gradient, b.decay_log.gradient, b.skip.gradient,
-                 b.convolution_weight.gradient, gradient_of(b.convolution_bias));
+  const Accumulation accumulate{builder.accumulates(b.gate_norm), builder.accumulates(b.step_bias),
+                                builder.accumulates(b.convolution_weight)};
+  std::vector<BufferId> writes = buffers_of(
+      g.gated_gradient, g.mixed_gradient, g.projected_gradient, g.normalized_gradient, g.gate_workspace,
+      g.scan_workspace, g.convolution_workspace, b.gate_norm.gradient, b.step_bias.gradient,
+      b.decay_log.gradient, b.skip.gradient, b.convolution_weight.gradient, gradient_of(b.convolution_bias));
   if (!delayed) append(writes, weights);
-  builder.step.program.add_segment(
-      with_gradients_beside(
-          builder,
-          {name + "/backward", Module::mamba, Phase::backward, static_cast<std::int32_t>(layer),
-           static_cast<std::int32_t>(microbatch),
-           buffers_of(residual, b.input, b.normalized, b.statistics, b.projected, b.mixed, b.steps, b.decays,
-                      b.states, b.scanned, b.gated, b.gate_inverse, b.norm.weight.value, b.in.weight.value,
-                      b.out.weight.value, b.convolution_weight.value, value_of(b.convolution_bias),
-                      b.step_bias.value, b.decay_log.value, b.skip.value, b.gate_norm.value, probability),
-           writes},
-          g.norm_workspace, delayed ? std::vector<LinearGradient>() : weights),
+  segments.compute(
+      "products",
+      buffers_of(output_gradient, normalized, b.projected, b.mixed, b.steps, b.decays, b.states, b.scanned,
+                 b.gated, b.gate_inverse, b.in.weight.value, b.out.weight.value, b.convolution_weight.value,
+                 value_of(b.convolution_bias), b.step_bias.value, b.decay_log.value, b.skip.value,
+                 b.gate_norm.value),
+      writes,
       [=](Execution<Space>& x) {
-        Ops::fill_branch_gradient(x, "encore::mamba::output_gradient", output_gradient, residual, probability,
-                                  b.dropout_segment);
-        Ops::linear_backward_input(x, "encore::mamba::out_dgrad", b.out, output_gradient.value,
-                                   g.gated_gradient);
+        Ops::linear_backward_input(x, "encore::mamba::out_dgrad", b.out, output_gradient, g.gated_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
         run_backward<Space, T, G>({x, geometry, b}, g, accumulate);
         Ops::linear_backward_input(x, "encore::mamba::in_dgrad", b.in, g.projected_gradient,
                                    g.normalized_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
-        Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, g.normalized_gradient, residual,
-                                       true, g.norm_workspace, accumulate.norm);
-      });
+      },
+      delayed ? std::vector<BufferId>() : lingering(builder, weights));
+  const BufferId own_gradient =
+      append_sum(builder, segments, "sum", name + "/own_normalized_gradient", g.normalized_gradient);
+  append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, true,
+                       g.norm_workspace);
+  segments.end();
   if (!delayed) weights.clear();
   return weights;
 }

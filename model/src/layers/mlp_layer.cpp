@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dense_activation.hpp"
-#include "operations.hpp"
+#include "tensor_parallel.hpp"
 
 namespace encore::model {
 
@@ -9,38 +9,38 @@ namespace {
 /// Adds what a block computes from its input before the down projection.
 template <class Space, class T, class G>
 void add_temporaries(StackBuilder<Space, T, G>& builder, const std::string& name, MlpBuffers& b) {
-  const std::int64_t tokens = builder.tokens(), ffn = builder.model.ffn;
-  b.normalized = builder.template add<T>(name + "/normalized", {tokens, builder.model.hidden});
+  const std::int64_t tokens = builder.tokens(), ffn = builder.local.ffn;
+  b.normalized =
+      builder.template add<T>(name + "/normalized", {builder.stream_tokens(), builder.model.hidden});
   b.statistics = builder.statistics(name + "/norm");
   b.raised = builder.template add<T>(name + "/raised", {tokens, raised_width(builder.model, ffn)});
   b.activated = builder.template add<T>(name + "/activated", {tokens, ffn});
 }
 
-/// Appends the segment that computes the temporaries, and the result where there is to be one.
+/// Appends what computes the temporaries, and the result where there is to be one. Returns the normalized input of all
+/// tokens.
 template <class Space, class T, class G>
-void append_computation(StackBuilder<Space, T, G>& builder, Segment segment, const std::string& name,
-                        const MlpBuffers& b, std::optional<BufferId> result) {
+BufferId append_computation(StackBuilder<Space, T, G>& builder, Segment place, const std::string& name,
+                            const MlpBuffers& b, std::optional<BufferId> result) {
   using Ops = Operations<Space, T>;
   const DenseActivation activation = dense_activation(builder.model);
-  std::optional<BufferId> undropped;
-  if (builder.drops() && result)
-    undropped = builder.template add<T>(name + "/undropped", {builder.tokens(), builder.model.hidden});
-  const BufferId probability = builder.scalar("dropout");
-  segment.reads =
-      buffers_of(b.input, b.norm.weight.value, value_of(b.norm.bias), b.up.weight.value, value_of(b.up.bias));
-  if (result) append(segment.reads, b.down.weight.value);
-  if (result) append(segment.reads, value_of(b.down.bias));
-  append(segment.reads, probability);
-  segment.writes = buffers_of(result, b.normalized, b.statistics, b.raised, b.activated, undropped);
-  builder.step.program.add_segment(
-      std::move(segment), [=, epsilon = builder.model.norm_epsilon](Execution<Space>& x) {
-        Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, epsilon);
-        Ops::linear_forward(x, "encore::mlp::up", b.up, b.normalized, b.raised);
-        activation.forward<T>(x, b.raised, b.activated);
-        if (!result) return;
-        Ops::linear_onto_residual(x, "encore::mlp::down", b.down, b.activated, b.input, undropped, *result,
-                                  probability, b.dropout_segment);
-      });
+  BlockSegments<Space> segments(builder.step.program, std::move(place));
+  std::optional<BranchTerm> term;
+  if (result) term = branch_term(builder, name, b.input, *result);
+  append_norm(builder, segments, b.norm, b.statistics, b.input, b.normalized);
+  const BufferId normalized = append_gather(builder, segments, "gather", name + "/gathered", b.normalized);
+  std::vector<BufferId> reads = buffers_of(normalized, b.up.weight.value, value_of(b.up.bias));
+  std::vector<BufferId> writes = buffers_of(b.raised, b.activated);
+  if (term) append(reads, reads_of(b.down, *term));
+  if (term) append(writes, term->value);
+  segments.compute("products", reads, writes, [=](Execution<Space>& x) {
+    Ops::linear_forward(x, "encore::mlp::up", b.up, normalized, b.raised);
+    activation.forward<T>(x, b.raised, b.activated);
+    if (term) linear_term<T>(x, "encore::mlp::down", b.down, b.activated, *term);
+  });
+  if (term) append_branch(builder, segments, *term, b.input, *result, b.dropout_segment);
+  segments.end();
+  return normalized;
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ MlpBuffers append_mlp_forward(StackBuilder<Space, T, G>& builder, std::int64_t m
   b.up = builder.linear(parameters + "/up");
   b.down = builder.linear(parameters + "/down");
   b.input = input;
-  b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+  b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
   b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::mlp_result);
   add_temporaries(builder, name, b);
   append_computation(builder,
@@ -70,10 +70,11 @@ MlpBuffers append_mlp_recompute(StackBuilder<Space, T, G>& builder, std::int64_t
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/mlp/recompute";
   MlpBuffers b = forward;
   if (with_result)
-    b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+    b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
   add_temporaries(builder, name, b);
-  append_computation(builder, segment_of_layer(name, Module::mlp, Phase::backward, layer, microbatch), name,
-                     b, with_result ? std::optional(b.result) : std::nullopt);
+  b.gathered =
+      append_computation(builder, segment_of_layer(name, Module::mlp, Phase::backward, layer, microbatch),
+                         name, b, with_result ? std::optional(b.result) : std::nullopt);
   return b;
 }
 
@@ -82,52 +83,47 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
                                                 std::int64_t layer, const MlpBuffers& b, BufferId residual) {
   using Ops = Operations<Space, T>;
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/mlp";
-  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden, ffn = builder.model.ffn;
+  const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden, ffn = builder.local.ffn;
   const DenseActivation activation = dense_activation(builder.model);
   const bool delayed = builder.shape.delay_weight_gradients;
   const auto temporary = [&](const std::string& suffix, std::int64_t columns) {
     return builder.template add<T>(name + suffix, {tokens, columns});
   };
-  const BranchGradient output_gradient = branch_gradient(builder, name, residual);
+  BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/backward", Module::mlp,
+                                                                       Phase::backward, layer, microbatch));
+  const BufferId output_gradient = append_branch_gradient(
+      builder, segments, name, "encore::mlp::output_gradient", residual, b.dropout_segment);
+  const BufferId normalized = gathered_input(builder, segments, name, b);
   const BufferId activated_gradient = temporary("/activated_gradient", ffn);
   const BufferId normalized_gradient = temporary("/normalized_gradient", hidden);
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
-      name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, hidden));
+      name + "/norm_workspace", Ops::norm_workspace(b.norm, builder.stream_tokens(), hidden));
   // `raised` turns into its own gradient: nothing else reads it any more.
   std::vector<LinearGradient> weights{
       linear_gradient(builder, name + "/down_bias_workspace", "encore::mlp::down_wgrad", b.down, b.activated,
-                      output_gradient.value),
-      linear_gradient(builder, name + "/up_bias_workspace", "encore::mlp::up_wgrad", b.up, b.normalized,
+                      output_gradient),
+      linear_gradient(builder, name + "/up_bias_workspace", "encore::mlp::up_wgrad", b.up, normalized,
                       b.raised)};
   if (!delayed)
     for (LinearGradient& gradient : weights) gradient.accumulate = builder.accumulates(gradient.linear);
-  const BufferId probability = builder.scalar("dropout");
-  const bool accumulate = builder.accumulates(b.norm);
-  std::vector<BufferId> writes =
-      buffers_of(residual, output_gradient.dropped, output_gradient.kept, b.raised, activated_gradient,
-                 normalized_gradient, norm_workspace, b.norm.weight.gradient, gradient_of(b.norm.bias));
+  std::vector<BufferId> writes = buffers_of(b.raised, activated_gradient, normalized_gradient);
   if (!delayed) append(writes, weights);
-  builder.step.program.add_segment(
-      with_gradients_beside(
-          builder,
-          {name + "/backward", Module::mlp, Phase::backward, static_cast<std::int32_t>(layer),
-           static_cast<std::int32_t>(microbatch),
-           buffers_of(residual, b.input, b.normalized, b.statistics, b.activated, b.norm.weight.value,
-                      b.up.weight.value, b.down.weight.value, probability),
-           writes},
-          norm_workspace, delayed ? std::vector<LinearGradient>() : weights),
+  segments.compute(
+      "products",
+      buffers_of(output_gradient, normalized, b.activated, b.up.weight.value, b.down.weight.value), writes,
       [=](Execution<Space>& x) {
-        Ops::fill_branch_gradient(x, "encore::mlp::output_gradient", output_gradient, residual, probability,
-                                  b.dropout_segment);
-        Ops::linear_backward_input(x, "encore::mlp::down_dgrad", b.down, output_gradient.value,
-                                   activated_gradient);
+        Ops::linear_backward_input(x, "encore::mlp::down_dgrad", b.down, output_gradient, activated_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
         activation.backward<T>(x, b.raised, activated_gradient);
         Ops::linear_backward_input(x, "encore::mlp::up_dgrad", b.up, b.raised, normalized_gradient);
         if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
-        Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, normalized_gradient, residual, true,
-                                       norm_workspace, accumulate);
-      });
+      },
+      delayed ? std::vector<BufferId>() : lingering(builder, weights));
+  const BufferId own_gradient =
+      append_sum(builder, segments, "sum", name + "/own_normalized_gradient", normalized_gradient);
+  append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, true,
+                       norm_workspace);
+  segments.end();
   if (!delayed) weights.clear();
   return weights;
 }

@@ -26,6 +26,9 @@ inline void append(std::vector<BufferId>& list, BufferId id) { list.push_back(id
 inline void append(std::vector<BufferId>& list, const std::optional<BufferId>& id) {
   if (id) list.push_back(*id);
 }
+inline void append(std::vector<BufferId>& list, const std::vector<BufferId>& ids) {
+  list.insert(list.end(), ids.begin(), ids.end());
+}
 inline void append(std::vector<BufferId>& list, const NormStatistics& statistics) {
   append(list, statistics.inverse);
   append(list, statistics.mean);
@@ -58,18 +61,32 @@ inline std::optional<BufferId> gradient_of(const std::optional<ParameterBuffers>
   return parameter ? parameter->gradient : std::nullopt;
 }
 
+/// Of what a piece of a backward pass works on, what is used beside the main branch. Where something is recomputed memory
+/// counts for more than what overlaps.
+template <class Space, class T, class G>
+std::vector<BufferId> lingering(const StackBuilder<Space, T, G>& builder, std::vector<BufferId> beside) {
+  return builder.shape.recompute.empty() ? std::move(beside) : std::vector<BufferId>();
+}
+/// The same of weight gradients that are computed beside it.
+template <class Space, class T, class G>
+std::vector<BufferId> lingering(const StackBuilder<Space, T, G>& builder,
+                                const std::vector<LinearGradient>& gradients) {
+  std::vector<BufferId> beside;
+  for (const LinearGradient& gradient : gradients) {
+    append(beside, gradient.input);
+    append(beside, gradient.output_gradient);
+    append(beside, gradient.workspace);
+  }
+  return lingering(builder, std::move(beside));
+}
+
 /// The segment of a backward pass whose weight gradients, and the sums that a norm's workspace holds, are computed
-/// beside it. Where something is recomputed memory counts for more than what overlaps.
+/// beside it.
 template <class Space, class T, class G>
 Segment with_gradients_beside(const StackBuilder<Space, T, G>& builder, Segment segment,
                               BufferId norm_workspace, const std::vector<LinearGradient>& gradients) {
-  if (!builder.shape.recompute.empty()) return segment;
-  segment.lingers.push_back(norm_workspace);
-  for (const LinearGradient& gradient : gradients) {
-    append(segment.lingers, gradient.input);
-    append(segment.lingers, gradient.output_gradient);
-    append(segment.lingers, gradient.workspace);
-  }
+  segment.lingers = lingering(builder, buffers_of(norm_workspace));
+  for (const BufferId id : lingering(builder, gradients)) segment.lingers.push_back(id);
   return segment;
 }
 
@@ -175,18 +192,6 @@ struct Operations {
         linear.inputs_first ? no : yes,
         backend::operand<const T, Space>(x.template matrix<const T>(linear.weight.value)),
         backend::operand<T, Space>(x.template matrix<T>(output)), options);
-  }
-
-  /// result = residual + dropout(input * weight + bias); without dropout, and then without `undropped`, in one product.
-  static void linear_onto_residual(Execution<Space>& x, const char* label, const LinearBuffers& linear,
-                                   BufferId input, BufferId residual, std::optional<BufferId> undropped,
-                                   BufferId result, BufferId probability, std::uint32_t dropout_segment) {
-    if (!undropped) return linear_forward(x, label, linear, input, result, residual);
-    linear_forward(x, label, linear, input, *undropped);
-    kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped),
-                                       x.template matrix<const T>(residual), x.template matrix<T>(result),
-                                       x.template pointer<const double>(probability),
-                                       x.device().random().state("default"), dropout_segment);
   }
 
   /// Fills a branch's gradient where it is a buffer of its own.

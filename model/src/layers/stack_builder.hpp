@@ -99,6 +99,8 @@ class StackBuilder {
   std::int64_t stream_tokens() const {
     return shape.sequence_parallel ? tokens() / shard().layout.tensor() : tokens();
   }
+  /// The rows of embedding and head that this rank has.
+  Stretch vocabulary() const { return share_of(model.vocab, shard().layout.tensor(), shard().place.tensor); }
   /// The random streams of dropout, as Megatron-Core has them: what tensor ranks have in common they drop alike.
   const char* hidden_random() const { return shape.sequence_parallel ? "model-parallel" : "default"; }
   const char* attention_random() const { return shard().layout.tensor() > 1 ? "model-parallel" : "default"; }
@@ -180,6 +182,7 @@ struct AttentionBuffers {
   BufferId input;                                        ///< residual stream before and after the block
   BufferId result;
   BufferId normalized;
+  std::optional<BufferId> gathered;  ///< `normalized` of all tokens, where it was computed again for backward
   NormStatistics statistics;
   BufferId projected;                   ///< queries, keys and values; rotated, but for `rotated`
   std::optional<BufferId> rotated;      ///< normalized and rotated queries and keys
@@ -197,6 +200,7 @@ struct MlpBuffers {
   BufferId input;
   BufferId result;
   BufferId normalized;
+  std::optional<BufferId> gathered;  ///< `normalized` of all tokens, where it was computed again for backward
   NormStatistics statistics;
   BufferId raised;     ///< before the activation function
   BufferId activated;  ///< after it
@@ -247,6 +251,7 @@ struct MambaBuffers {
   BufferId input;
   BufferId result;
   BufferId normalized;
+  std::optional<BufferId> gathered;  ///< `normalized` of all tokens, where it was computed again for backward
   NormStatistics statistics;
   BufferId projected;              ///< gate, x, B, C and raw steps side by side
   BufferId mixed;                  ///< x, B and C behind the convolution
@@ -262,6 +267,7 @@ struct EmbeddingBuffers {
   std::optional<ParameterBuffers> positions;
   BufferId ids;
   BufferId result;
+  std::int64_t first_row = 0;       ///< of the vocabulary that this rank's table has
   std::optional<BufferId> order;    ///< of the ids, for backward
   std::optional<BufferId> cleared;  ///< the table's gradient, if forward has to clear it
   std::uint32_t dropout_segment = 0;
@@ -273,7 +279,8 @@ struct HeadBuffers {
   BufferId input;
   BufferId normalized;
   NormStatistics statistics;
-  BufferId logits;  ///< becomes the loss gradient when training
+  BufferId gathered;  ///< `normalized` of all tokens
+  BufferId logits;    ///< of this rank's vocabulary; becomes the loss gradient when training
 };
 
 // One pair a layer kind; each appends the segments of one microbatch. Backward adds into `residual`, the

@@ -80,16 +80,48 @@ BufferId append_branch_gradient(StackBuilder<Space, T, G>& builder, BlockSegment
   return append_gather(builder, segments, "gather_gradient", name + "/gathered_gradient", gradient.value);
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                  \
-  template BufferId append_gather(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const std::string&, \
-                                  const std::string&, BufferId);                                         \
-  template BufferId append_sum(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const std::string&,    \
-                               const std::string&, BufferId);                                            \
-  template BranchTerm branch_term(StackBuilder<SPACE, T, G>&, const std::string&, BufferId, BufferId);   \
-  template void append_branch(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const BranchTerm&,      \
-                              BufferId, BufferId, std::uint32_t);                                        \
-  template BufferId append_branch_gradient(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&,            \
-                                           const std::string&, const char*, BufferId, std::uint32_t);
+template <class Space, class T, class G>
+void append_norm(const StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                 const NormBuffers& norm, const NormStatistics& statistics, BufferId input,
+                 BufferId normalized) {
+  segments.compute("norm", buffers_of(input, norm.weight.value, value_of(norm.bias)),
+                   buffers_of(normalized, statistics),
+                   [=, epsilon = builder.model.norm_epsilon](Execution<Space>& x) {
+                     Operations<Space, T>::norm_forward(x, norm, statistics, input, normalized, epsilon);
+                   });
+}
+
+template <class Space, class T, class G>
+void append_norm_backward(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                          const NormBuffers& norm, const NormStatistics& statistics, BufferId input,
+                          BufferId gradient, BufferId residual, bool add_residual, BufferId workspace) {
+  const bool accumulate = builder.accumulates(norm);
+  segments.compute(
+      "norm",
+      buffers_of(input, gradient, statistics, norm.weight.value,
+                 add_residual ? std::optional(residual) : std::nullopt),
+      buffers_of(residual, workspace, norm.weight.gradient, gradient_of(norm.bias)),
+      [=](Execution<Space>& x) {
+        Operations<Space, T>::template norm_backward<G>(x, norm, statistics, input, gradient, residual,
+                                                        add_residual, workspace, accumulate);
+      },
+      lingering(builder, buffers_of(workspace)));
+}
+
+#define ENCORE_INSTANTIATE(SPACE, T, G)                                                                     \
+  template BufferId append_gather(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const std::string&,    \
+                                  const std::string&, BufferId);                                            \
+  template BufferId append_sum(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const std::string&,       \
+                               const std::string&, BufferId);                                               \
+  template BranchTerm branch_term(StackBuilder<SPACE, T, G>&, const std::string&, BufferId, BufferId);      \
+  template void append_branch(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const BranchTerm&,         \
+                              BufferId, BufferId, std::uint32_t);                                           \
+  template BufferId append_branch_gradient(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&,               \
+                                           const std::string&, const char*, BufferId, std::uint32_t);       \
+  template void append_norm(const StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const NormBuffers&,    \
+                            const NormStatistics&, BufferId, BufferId);                                     \
+  template void append_norm_backward(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const NormBuffers&, \
+                                     const NormStatistics&, BufferId, BufferId, BufferId, bool, BufferId);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

@@ -42,6 +42,14 @@ template <class Space, class T, class G>
 BufferId append_gather(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
                        const std::string& what, const std::string& name, BufferId own);
 
+/// What a block's first product has read, for backward: put together again, as it is not kept, unless it was computed again.
+template <class Space, class T, class G, class Buffers>
+BufferId gathered_input(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                        const std::string& name, const Buffers& buffers) {
+  if (buffers.gathered) return *buffers.gathered;
+  return append_gather(builder, segments, "gather_input", name + "/gathered_again", buffers.normalized);
+}
+
 /// The sum of what tensor ranks have computed of [tokens, columns]: `terms` itself, or where tokens are dealt out a new
 /// buffer of that name that has the tokens of this rank.
 template <class Space, class T, class G>
@@ -61,6 +69,18 @@ template <class Space, class T, class G>
 BranchTerm branch_term(StackBuilder<Space, T, G>& builder, const std::string& name, BufferId residual,
                        BufferId result);
 
+/// The block's last product as this rank's term.
+template <class T, class Space>
+void linear_term(Execution<Space>& x, const char* label, LinearBuffers linear, BufferId input,
+                 const BranchTerm& term) {
+  if (!term.with_bias) linear.bias.reset();
+  Operations<Space, T>::linear_forward(x, label, linear, input, term.value, term.addend);
+}
+/// What it reads beside its input.
+inline std::vector<BufferId> reads_of(const LinearBuffers& linear, const BranchTerm& term) {
+  return buffers_of(linear.weight.value, term.with_bias ? value_of(linear.bias) : std::nullopt, term.addend);
+}
+
 /// result = residual + dropout(the sum of the terms), behind the piece that has computed this rank's.
 template <class Space, class T, class G>
 void append_branch(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments, const BranchTerm& term,
@@ -72,6 +92,19 @@ template <class Space, class T, class G>
 BufferId append_branch_gradient(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
                                 const std::string& name, const char* label, BufferId residual,
                                 std::uint32_t dropout_segment);
+
+/// The normalization in front of a block, of the tokens of this rank.
+template <class Space, class T, class G>
+void append_norm(const StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                 const NormBuffers& norm, const NormStatistics& statistics, BufferId input,
+                 BufferId normalized);
+
+/// Its backward: what it gets added to `residual`, or put there. `gradient`: of `normalized`; [tokens of this rank,
+/// hidden].
+template <class Space, class T, class G>
+void append_norm_backward(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                          const NormBuffers& norm, const NormStatistics& statistics, BufferId input,
+                          BufferId gradient, BufferId residual, bool add_residual, BufferId workspace);
 
 /// Sums the gradients of which each tensor rank has a term (StackBuilder::add_terms), behind their last writers. Before
 /// the reductions over `data` and the optimizer's segments are there.

@@ -19,6 +19,26 @@ template <class Space, class T>
 void cross_entropy(Stream<Space>& stream, Matrix<T, Space> logits, Vector<const std::int32_t, Space> labels,
                    const double* label_count, Vector<Accumulator<T>, Space> row_loss, bool write_gradient);
 
+/// Numbers that cross_entropy_part tells of a row: its maximum, the sum of exp(logit - maximum), and the label's logit
+/// where it is in the part, else 0.
+inline constexpr std::int64_t part_statistics = 3;
+
+/// First half of the cross-entropy of logits of which there is a part, columns [first, first + part) of the vocabulary:
+/// what has to be known of each part. Rows that are ignored have no meaning.
+/// logits [tokens, part]; labels [tokens], of the whole vocabulary; statistics [tokens, part_statistics].
+template <class Space, class T>
+void cross_entropy_part(Stream<Space>& stream, Matrix<const T, Space> logits,
+                        Vector<const std::int32_t, Space> labels, std::int64_t first,
+                        Matrix<Accumulator<T>, Space> statistics);
+
+/// Second half: as cross_entropy, from the statistics of all parts, [parts * tokens, part_statistics], one part after
+/// the other in any order.
+template <class Space, class T>
+void cross_entropy_of_parts(Stream<Space>& stream, Matrix<T, Space> logits,
+                            Vector<const std::int32_t, Space> labels, std::int64_t first,
+                            Matrix<const Accumulator<T>, Space> statistics, const double* label_count,
+                            Vector<Accumulator<T>, Space> row_loss, bool write_gradient);
+
 /// *loss (+)= sum of row_loss / *label_count, 0 where the count is zero. row_loss [tokens], A = float or
 /// double; label_count and loss on the device.
 template <class Space, class A>
