@@ -107,6 +107,7 @@ class DeviceTrainer final : public Trainer {
                     std::size_t expected) const;
   std::int64_t elements_of(ParameterArray array) const;
   Evaluation& evaluation();
+  std::vector<float> logits_of_tensor_ranks();
   void require_memory_for_evaluation(std::size_t bytes) const;
 
   Configuration configuration_;

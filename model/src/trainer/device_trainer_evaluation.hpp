@@ -91,10 +91,45 @@ double DeviceTrainer<Space, T, G>::evaluate(std::span<const std::int32_t> ids,
 template <class Space, class T, class G>
 std::vector<float> DeviceTrainer<Space, T, G>::logits() {
   Evaluation& e = evaluation();
+  auto& stream = device_.stream();
+  if (device_.is_in(name_of(RankGroup::tensor))) return logits_of_tensor_ranks();
   std::vector<std::byte> bytes(e.logits.bytes());
-  device_.stream().copy_to_host(bytes.data(), e.logits.data(), bytes.size(), "logits");
-  device_.stream().synchronize("logits");
+  stream.copy_to_host(bytes.data(), e.logits.data(), bytes.size(), "logits");
+  stream.synchronize("logits");
   return to_float(bytes, backend::data_type_of<T>);
+}
+
+/// Each has the logits of a part of the vocabulary, the first ones the largest.
+template <class Space, class T, class G>
+std::vector<float> DeviceTrainer<Space, T, G>::logits_of_tensor_ranks() {
+  const Evaluation& e = evaluation();
+  auto& stream = device_.stream();
+  const ModelShard& shard = layout_.shard();
+  const std::int64_t ranks = shard.layout.tensor(), vocabulary = configuration_.model.vocab;
+  const std::int64_t tokens = e.step.program.outline().buffer(e.step.ids).elements();
+  const auto part_of = [&](std::int64_t rank) { return share_of(vocabulary, ranks, rank); };
+  const auto part = static_cast<std::size_t>(tokens * part_of(0).size());
+  const backend::Allocation<Space> memory("logits of all ranks",
+                                          static_cast<std::size_t>(ranks) * part * sizeof(T));
+  auto* const all = reinterpret_cast<T*>(memory.data());
+  T* const own = all + static_cast<std::size_t>(shard.place.tensor) * part;
+  stream.copy(own, e.logits.data(), e.logits.bytes(), "logits");
+  device_.communicator(name_of(RankGroup::tensor))
+      .template all_gather<T>(stream, "encore::tensor::logits", backend::Vector<const T, Space>(own, part),
+                              backend::Vector<T, Space>(all, static_cast<std::size_t>(ranks) * part));
+  std::vector<std::byte> bytes(memory.bytes());
+  stream.copy_to_host(bytes.data(), memory.data(), bytes.size(), "logits");
+  stream.synchronize("logits");
+  const std::vector<float> parts = to_float(bytes, backend::data_type_of<T>);
+  std::vector<float> whole(static_cast<std::size_t>(tokens * vocabulary));
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const Stretch columns = part_of(rank);
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      const auto row = parts.begin() + static_cast<std::ptrdiff_t>(part) * rank + token * columns.size();
+      std::copy(row, row + columns.size(), whole.begin() + token * vocabulary + columns.begin);
+    }
+  }
+  return whole;
 }
 
 }  // namespace encore::model

@@ -177,7 +177,8 @@ class Trainer {
   /// Loss of `sequences` of train.seq tokens, at most train.microbatch, without dropout; changes no training
   /// state. Sets what logits() returns.
   virtual double evaluate(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) = 0;
-  /// [sequences, train.seq, vocab] of the last evaluate().
+  /// [sequences, train.seq, vocab] of the last evaluate(). Tensor ranks evaluate together, on the same tokens, and call this
+  /// together; each gets all logits.
   virtual std::vector<float> logits() = 0;
 
   /// Type of an array's elements; nothing when the configuration has no such array.
