@@ -1,113 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <encore/backend/device.hpp>
-#include <encore/graph/memory_plan.hpp>
-#include <encore/graph/scalars.hpp>
-#include <encore/kernels/rope.hpp>
-#include <encore/model/step_program.hpp>
-
-#include "trainers.hpp"
+#include "double_step.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
 
 namespace {
 
 using namespace encore;
 using namespace encore::tests;
-
-/// A model's step in float64 on Serial, all kernels being the library's own, for finite differences.
-class DoubleStep {
- public:
-  using Space = Kokkos::Serial;
-
-  explicit DoubleStep(const model::Configuration& configuration)
-      : configuration_(configuration),
-        layout_(configuration.model, true),
-        device_(3),
-        step_(model::build_step_program<Space, double, double>(device_, configuration.model, layout_,
-                                                               shape_of(configuration))),
-        plan_(graph::plan_memory(outline())),
-        scalars_(device_.stream(), model::step_scalar_names()),
-        bindings_(outline()) {
-    for (std::size_t index = 0; index < outline().buffers().size(); ++index) {
-      const auto& buffer = outline().buffers()[index];
-      if (buffer.part || buffer.kind == graph::BufferKind::activation) continue;
-      memory_.emplace_back(buffer.name, buffer.bytes());
-      std::memset(memory_.back().data(), 0, buffer.bytes());
-      bindings_.bind(static_cast<graph::BufferId>(index), memory_.back().data());
-    }
-    bindings_.bind(step_.scalars, scalars_.device_data());
-    arena_ = backend::Allocation<Space>("arena", plan_.arena_bytes);
-    std::memset(arena_.data(), 0xff, plan_.arena_bytes);  // NaN everywhere
-    bindings_.bind_arena(plan_, arena_.data());
-    bindings_.bind_parts(outline());
-    scalars_.set("dropout", configuration.model.dropout);
-    scalars_.set("attention_dropout", configuration.model.attention_dropout);
-    scalars_.set("balance_loss", configuration.train.balance_loss);
-    scalars_.set("router_z_loss", configuration.train.router_z_loss);
-    scalars_.set("router_jitter", configuration.train.router_jitter);
-    scalars_.upload(device_.stream());
-    const auto& table = outline().buffer(step_.rope_cosine);
-    if (table.elements() > 0) {
-      const auto view = [&](graph::BufferId id) {
-        return backend::Matrix<double, Space>(data(id), static_cast<std::size_t>(table.shape[0]),
-                                              static_cast<std::size_t>(table.shape[1]));
-      };
-      kernels::rope_tables<Space, double>(device_.stream(), model::rope_frequencies(configuration.model),
-                                          view(step_.rope_cosine), view(step_.rope_sine));
-    }
-    const Batch batch = random_batch(configuration, 0);
-    std::memcpy(bindings_.address(step_.ids), batch.ids.data(), batch.ids.size() * 4);
-    std::memcpy(bindings_.address(step_.labels), batch.labels.data(), batch.labels.size() * 4);
-    std::mt19937 generator(11);
-    std::normal_distribution<double> normal(0.0, 0.2);
-    for (const auto& parameter : layout_.parameters())
-      for (std::int64_t i = 0; i < parameter.elements(); ++i)
-        data(step_.parameters)[parameter.offset + i] =
-            normal(generator) + (parameter.initialization == model::Initialization::ones ? 1.0 : 0.0);
-  }
-
-  double loss() {
-    run({graph::Phase::forward});
-    double sum = *data(step_.loss);
-    if (step_.balance_loss) sum += configuration_.train.balance_loss * *data(*step_.balance_loss);
-    if (step_.z_loss) sum += configuration_.train.router_z_loss * *data(*step_.z_loss);
-    return sum;
-  }
-  void backward() { run({graph::Phase::forward, graph::Phase::backward}); }
-  double* parameters() { return data(step_.parameters); }
-  const double* gradients() { return data(*step_.gradients); }
-  const model::ParameterLayout& layout() const { return layout_; }
-
- private:
-  static model::StepShape shape_of(const model::Configuration& configuration) {
-    const auto& train = configuration.train;
-    model::StepShape shape{train.microbatches, train.microbatch, train.seq, true, backend::DataType::float64};
-    shape.experts = {train.balance_loss > 0, train.router_z_loss > 0, train.router_jitter > 0,
-                     train.expert_capacity, train.expert_budget};
-    return shape;
-  }
-
-  const graph::Outline& outline() const { return step_.program.outline(); }
-  double* data(graph::BufferId id) { return reinterpret_cast<double*>(bindings_.address(id)); }
-  void run(const std::vector<graph::Phase>& phases) {
-    for (std::size_t index = 0; index < outline().segments().size(); ++index)
-      if (std::find(phases.begin(), phases.end(), outline().segments()[index].phase) != phases.end())
-        step_.program.run_segment(index, device_, bindings_);
-  }
-
-  model::Configuration configuration_;
-  model::ParameterLayout layout_;
-  backend::Device<Space> device_;
-  model::StepProgram<Space> step_;
-  graph::MemoryPlan plan_;
-  graph::Scalars<Space> scalars_;
-  graph::Bindings bindings_;
-  std::vector<backend::Allocation<Space>> memory_;
-  backend::Allocation<Space> arena_;
-};
 
 /// Every parameter along two random directions; central differences are exact to about 1e-9 in float64.
 void check_gradients(const model::Configuration& configuration) {
