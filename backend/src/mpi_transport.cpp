@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -50,6 +51,9 @@ class Session {
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+
+  /// Ending MPI would wait for ranks that wait for this one. Without it the process' end ends the job, as mpiexec does.
+  void abandon() { owned_ = false; }
 
   /// MPI itself is one for the process.
   static std::shared_ptr<Session> shared() {
@@ -104,6 +108,7 @@ class MpiTransport final : public Transport {
     check_mpi(MPI_Op_create(larger_bfloat16, 1, &larger_), "joining '" + name_ + "'");
   }
   ~MpiTransport() override {
+    if (std::uncaught_exceptions() > exceptions_) return session_->abandon();
     try {
       close();
     } catch (const Error&) {
@@ -240,6 +245,7 @@ class MpiTransport final : public Transport {
 
   const std::string name_;
   const std::shared_ptr<Session> session_;  ///< ends after the communicator
+  const int exceptions_ = std::uncaught_exceptions();
   MPI_Comm communicator_ = MPI_COMM_NULL;
   MPI_Op add_ = MPI_OP_NULL, larger_ = MPI_OP_NULL;
   int rank_ = 0, size_ = 1;

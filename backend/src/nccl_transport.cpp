@@ -3,9 +3,14 @@
 #include <encore/backend/nccl_transport.hpp>
 
 #if ENCORE_HAVE_NCCL
+#include "run_apart.hpp"
+
 #include <nccl.h>
 
+#include <atomic>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <utility>
 #endif
 
@@ -37,23 +42,65 @@ ncclDataType_t nccl_type_of(DataType type) {
 
 ncclRedOp_t nccl_operation_of(Reduction reduction) { return reduction == Reduction::sum ? ncclSum : ncclMax; }
 
+/// A communicator, and what a watch must know to end its operations. Outlives the transport while it is being aborted.
+struct Handle {
+  std::timed_mutex calls;  ///< held during calls
+  ncclComm_t communicator = nullptr;
+  std::atomic<bool> aborted = false;
+
+  /// Makes kernels and calls under way return. NCCL then waits until no graph refers to the communicator, which is why
+  /// it gets a thread of its own.
+  static void abort(const std::shared_ptr<Handle>& handle) {
+    if (handle->aborted.exchange(true)) return;
+    std::thread([handle] {
+      // A call that is not stuck is left to end first.
+      const std::unique_lock lock(handle->calls, std::chrono::seconds(1));
+      (void)ncclCommAbort(handle->communicator);
+    }).detach();
+  }
+  std::string trouble() const {
+    ncclResult_t status = ncclSuccess;
+    if (aborted || ncclCommGetAsyncError(communicator, &status) != ncclSuccess) return "";
+    if (status == ncclSuccess || status == ncclInProgress) return "";
+    return std::string("NCCL says ") + ncclGetErrorString(status);
+  }
+};
+
+/// Of ending a communicator while all ranks are alive.
+constexpr std::chrono::seconds ending{30};
+
 class NcclTransport final : public Transport {
  public:
-  NcclTransport(std::string name, const NcclId& id, int ranks, int rank)
-      : name_(std::move(name)), rank_(rank), size_(ranks) {
+  NcclTransport(std::string name, const NcclId& id, int ranks, int rank, std::shared_ptr<JobWatch> watch)
+      : name_(std::move(name)), watch_(std::move(watch)) {
     ncclUniqueId unique;
     static_assert(sizeof unique == sizeof id);
     std::memcpy(&unique, id.data(), sizeof unique);
-    check_nccl(ncclCommInitRank(&communicator_, ranks, unique, rank), "joining '" + name_ + "'");
+    int device = 0;
+    check_cuda_call(cudaGetDevice(&device));
+    const std::string what = "joining '" + name_ + "'";
+    apart(what, watch_ ? watch_->patience().joining : std::chrono::milliseconds(),
+          [handle = handle_, unique, ranks, rank, device, what] {
+            check_cuda_call(cudaSetDevice(device));
+            check_nccl(ncclCommInitRank(&handle->communicator, ranks, unique, rank), what);
+          });
+    begin();
   }
   /// Takes the communicator over.
-  NcclTransport(std::string name, ncclComm_t communicator)
-      : name_(std::move(name)), communicator_(communicator) {
-    check_nccl(ncclCommUserRank(communicator_, &rank_), "joining '" + name_ + "'", communicator_);
-    check_nccl(ncclCommCount(communicator_, &size_), "joining '" + name_ + "'", communicator_);
+  NcclTransport(std::string name, ncclComm_t communicator, std::shared_ptr<JobWatch> watch)
+      : name_(std::move(name)), watch_(std::move(watch)) {
+    handle_->communicator = communicator;
+    begin();
   }
   ~NcclTransport() override {
-    if (communicator_ != nullptr) (void)ncclCommDestroy(communicator_);
+    if (watch_ && std::uncaught_exceptions() > exceptions_)
+      watch_->fail("rank " + std::to_string(watch_->rank()) +
+                   " has ended by an exception; its own output may say which");
+    try {
+      end([](ncclComm_t communicator) { return ncclCommDestroy(communicator); });
+    } catch (const Error&) {
+      // The job is ending.
+    }
   }
   NcclTransport(const NcclTransport&) = delete;
   NcclTransport& operator=(const NcclTransport&) = delete;
@@ -69,37 +116,40 @@ class NcclTransport final : public Transport {
 
   void all_reduce(const void* send, void* receive, std::size_t count, DataType type, Reduction reduction,
                   void* queue) override {
-    check(ncclAllReduce(send, receive, count, nccl_type_of(type), nccl_operation_of(reduction), communicator_,
-                        static_cast<cudaStream_t>(queue)),
-          "all_reduce");
+    call("all_reduce", [&](ncclComm_t group) {
+      return ncclAllReduce(send, receive, count, nccl_type_of(type), nccl_operation_of(reduction), group,
+                           static_cast<cudaStream_t>(queue));
+    });
   }
   void reduce_scatter(const void* send, void* receive, std::size_t count, DataType type, Reduction reduction,
                       void* queue) override {
-    check(ncclReduceScatter(send, receive, count, nccl_type_of(type), nccl_operation_of(reduction),
-                            communicator_, static_cast<cudaStream_t>(queue)),
-          "reduce_scatter");
+    call("reduce_scatter", [&](ncclComm_t group) {
+      return ncclReduceScatter(send, receive, count, nccl_type_of(type), nccl_operation_of(reduction), group,
+                               static_cast<cudaStream_t>(queue));
+    });
   }
   void all_gather(const void* send, void* receive, std::size_t count, DataType type, void* queue) override {
-    check(ncclAllGather(send, receive, count, nccl_type_of(type), communicator_,
-                        static_cast<cudaStream_t>(queue)),
-          "all_gather");
+    call("all_gather", [&](ncclComm_t group) {
+      return ncclAllGather(send, receive, count, nccl_type_of(type), group, static_cast<cudaStream_t>(queue));
+    });
   }
   void broadcast(void* data, std::size_t count, DataType type, int root, void* queue) override {
-    check(ncclBroadcast(data, data, count, nccl_type_of(type), root, communicator_,
-                        static_cast<cudaStream_t>(queue)),
-          "broadcast");
+    call("broadcast", [&](ncclComm_t group) {
+      return ncclBroadcast(data, data, count, nccl_type_of(type), root, group,
+                           static_cast<cudaStream_t>(queue));
+    });
   }
   void all_to_all(const void* send, void* receive, std::size_t count, DataType type, void* queue) override {
     // Of sends and receives, which every NCCL since 2.7 has; ncclAlltoAll came with 2.28.
     const std::size_t bytes = count * size_of(type);
-    together("all_to_all", [&] {
+    together("all_to_all", [&](ncclComm_t group) {
       ncclResult_t status = ncclSuccess;
       for (int peer = 0; peer < size_ && status == ncclSuccess; ++peer) {
         const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-        status = ncclSend(static_cast<const std::byte*>(send) + offset, bytes, ncclUint8, peer, communicator_,
+        status = ncclSend(static_cast<const std::byte*>(send) + offset, bytes, ncclUint8, peer, group,
                           static_cast<cudaStream_t>(queue));
         if (status == ncclSuccess)
-          status = ncclRecv(static_cast<std::byte*>(receive) + offset, bytes, ncclUint8, peer, communicator_,
+          status = ncclRecv(static_cast<std::byte*>(receive) + offset, bytes, ncclUint8, peer, group,
                             static_cast<cudaStream_t>(queue));
       }
       return status;
@@ -107,20 +157,22 @@ class NcclTransport final : public Transport {
   }
 
   void send(const void* data, std::size_t count, DataType type, int to, void* queue) override {
-    check(ncclSend(data, count, nccl_type_of(type), to, communicator_, static_cast<cudaStream_t>(queue)),
-          "send");
+    call("send", [&](ncclComm_t group) {
+      return ncclSend(data, count, nccl_type_of(type), to, group, static_cast<cudaStream_t>(queue));
+    });
   }
   void receive(void* data, std::size_t count, DataType type, int from, void* queue) override {
-    check(ncclRecv(data, count, nccl_type_of(type), from, communicator_, static_cast<cudaStream_t>(queue)),
-          "receive");
+    call("receive", [&](ncclComm_t group) {
+      return ncclRecv(data, count, nccl_type_of(type), from, group, static_cast<cudaStream_t>(queue));
+    });
   }
   void send_receive(const void* send, std::size_t send_count, int to, void* receive,
                     std::size_t receive_count, int from, DataType type, void* queue) override {
-    together("send_receive", [&] {
+    together("send_receive", [&](ncclComm_t group) {
       const ncclResult_t status =
-          ncclSend(send, send_count, nccl_type_of(type), to, communicator_, static_cast<cudaStream_t>(queue));
+          ncclSend(send, send_count, nccl_type_of(type), to, group, static_cast<cudaStream_t>(queue));
       if (status != ncclSuccess) return status;
-      return ncclRecv(receive, receive_count, nccl_type_of(type), from, communicator_,
+      return ncclRecv(receive, receive_count, nccl_type_of(type), from, group,
                       static_cast<cudaStream_t>(queue));
     });
   }
@@ -128,41 +180,103 @@ class NcclTransport final : public Transport {
   std::shared_ptr<Transport> split(std::string name, int color, int key) override {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 1)
     ncclComm_t part = nullptr;
-    check(ncclCommSplit(communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, nullptr), "split");
+    call("split", [&](ncclComm_t group) {
+      return ncclCommSplit(group, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, nullptr);
+    });
     if (part == nullptr) return nullptr;
-    return std::make_shared<NcclTransport>(std::move(name), part);
+    return std::make_shared<NcclTransport>(std::move(name), part, watch_);
 #else
     throw DeviceError("splitting '" + name_ + "' needs NCCL 2.18 or newer, and this build has " +
                       description());
 #endif
   }
 
+  std::shared_ptr<JobWatch> watch() const override { return watch_; }
+
   void close() override {
-    if (communicator_ == nullptr) return;
-    ncclComm_t communicator = std::exchange(communicator_, nullptr);
-    check_nccl(ncclCommFinalize(communicator), "leaving '" + name_ + "'", communicator);
-    check_nccl(ncclCommDestroy(communicator), "leaving '" + name_ + "'");
+    end([](ncclComm_t communicator) {
+      const ncclResult_t status = ncclCommFinalize(communicator);
+      return status == ncclSuccess ? ncclCommDestroy(communicator) : status;
+    });
   }
 
  private:
+  static void check_cuda_call(cudaError_t status) {
+    if (status != cudaSuccess)
+      throw DeviceError(std::string("choosing the GPU of a group: CUDA says ") + cudaGetErrorString(status));
+  }
+
+  void begin() {
+    check(ncclCommUserRank(handle_->communicator, &rank_), "joining");
+    check(ncclCommCount(handle_->communicator, &size_), "joining");
+    if (!watch_) return;
+    guard_ = watch_->guard({[handle = handle_, name = name_] {
+                              const std::string trouble = handle->trouble();
+                              return trouble.empty() ? trouble : "the group '" + name + "' broke, " + trouble;
+                            },
+                            [handle = handle_] { Handle::abort(handle); }});
+  }
+
+  /// With a watch, `work` cannot make this thread wait for a rank that has ended.
+  void apart(const std::string& what, std::chrono::milliseconds limit, std::function<void()> work) const {
+    if (watch_) return impl::run_apart(std::move(work), *watch_, limit, what);
+    work();
+  }
+
+  /// The second time does nothing, as after an abort.
+  template <class Finish>
+  void end(const Finish& finish) {
+    if (closed_) return;
+    closed_ = true;
+    guard_.reset();
+    if (watch_ && watch_->failed() && handle_->communicator != nullptr) Handle::abort(handle_);
+    if (handle_->aborted || handle_->communicator == nullptr) return;
+    int device = 0;
+    check_cuda_call(cudaGetDevice(&device));
+    const std::string what = "leaving '" + name_ + "'";
+    apart(what, ending, [handle = handle_, device, finish, what] {
+      check_cuda_call(cudaSetDevice(device));
+      check_nccl(finish(handle->communicator), what);
+    });
+  }
+
+  template <class Calls>
+  void call(const char* operation, const Calls& calls) const {
+    std::unique_lock lock(handle_->calls, std::defer_lock);
+    do {
+      if (handle_->aborted) watch_->check();
+    } while (!lock.try_lock_for(std::chrono::milliseconds(100)));
+    if (handle_->aborted) watch_->check();
+    if (closed_)
+      throw CommunicationError(std::string(operation) + ": rank " + std::to_string(rank_) + " has left '" +
+                               name_ + "'");
+    check(calls(handle_->communicator), operation);
+  }
   /// Sends and receives that may wait for one another.
   template <class Calls>
   void together(const char* operation, const Calls& calls) const {
-    check(ncclGroupStart(), operation);
-    const ncclResult_t status = calls();
-    const ncclResult_t ended = ncclGroupEnd();  // Also after a failure: all later calls would wait for it.
-    check(status, operation);
-    check(ended, operation);
+    call(operation, [&](ncclComm_t group) {
+      ncclResult_t status = ncclGroupStart();
+      if (status != ncclSuccess) return status;
+      status = calls(group);
+      const ncclResult_t ended = ncclGroupEnd();  // Also after a failure: all later calls would wait for it.
+      return status == ncclSuccess ? ended : status;
+    });
   }
   void check(ncclResult_t status, const char* operation) const {
-    if (status != ncclSuccess)
-      check_nccl(status, std::string(operation) + " of '" + name_ + "', rank " + std::to_string(rank_),
-                 communicator_);
+    if (status == ncclSuccess) return;
+    if (watch_) watch_->explain();
+    check_nccl(status, std::string(operation) + " of '" + name_ + "', rank " + std::to_string(rank_),
+               handle_->communicator);
   }
 
   const std::string name_;
+  const std::shared_ptr<JobWatch> watch_;
+  const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
+  const int exceptions_ = std::uncaught_exceptions();
   int rank_ = 0, size_ = 1;
-  ncclComm_t communicator_ = nullptr;
+  bool closed_ = false;
+  std::shared_ptr<void> guard_;
 };
 
 }  // namespace
@@ -176,8 +290,9 @@ NcclId make_nccl_id() {
   return id;
 }
 
-std::shared_ptr<Transport> nccl_transport(std::string name, const NcclId& id, int ranks, int rank) {
-  return std::make_shared<NcclTransport>(std::move(name), id, ranks, rank);
+std::shared_ptr<Transport> nccl_transport(std::string name, const NcclId& id, int ranks, int rank,
+                                          std::shared_ptr<JobWatch> watch) {
+  return std::make_shared<NcclTransport>(std::move(name), id, ranks, rank, std::move(watch));
 }
 
 #else
@@ -189,7 +304,7 @@ constexpr const char* without_nccl =
 
 NcclId make_nccl_id() { throw DeviceError(without_nccl); }
 
-std::shared_ptr<Transport> nccl_transport(std::string, const NcclId&, int, int) {
+std::shared_ptr<Transport> nccl_transport(std::string, const NcclId&, int, int, std::shared_ptr<JobWatch>) {
   throw DeviceError(without_nccl);
 }
 

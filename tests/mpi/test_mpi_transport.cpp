@@ -178,3 +178,11 @@ TEST_CASE("a closed end says so instead of calling MPI") {
   CHECK_THROWS_AS(transport->all_reduce(&value, &value, 1, DataType::float32, Reduction::sum, nullptr),
                   CommunicationError);
 }
+
+// Run by itself: the job does not survive it.
+TEST_CASE("a rank that throws ends the job, which does not wait for it" * doctest::skip()) {
+  const auto transport = mpi_transport("world");
+  if (transport->rank() == 1) throw InternalError("rank 1 ends here");
+  float value = 1;
+  transport->all_reduce(&value, &value, 1, DataType::float32, Reduction::sum, nullptr);
+}

@@ -33,6 +33,7 @@ class Communicator {
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
   std::string description() const { return transport_->description(); }
+  std::shared_ptr<JobWatch> watch() const { return transport_->watch(); }
 
   /// values[i] = the reduction of all ranks' values[i].
   template <class T>

@@ -46,6 +46,7 @@ class Device {
 
   /// Joins a group of ranks under a name, such as "data". The operations of all groups keep one order.
   void join(const std::string& group, std::shared_ptr<Transport> transport) {
+    if (auto watch = transport->watch()) watch_ = std::move(watch);
     communicators_[group] = std::make_unique<Communicator<Space>>(group, std::move(transport), order_);
   }
   bool is_in(std::string_view group) const { return communicators_.contains(group); }
@@ -56,6 +57,8 @@ class Device {
       throw InternalError("the device is in no group of ranks called '" + std::string(group) + "'");
     return *found->second;
   }
+  /// What waits for the device are given, as in wait(event, stream, watch); nullptr where no rank is watched.
+  JobWatch* watch() const { return watch_.get(); }
 
  private:
   Stream<Space> stream_;
@@ -64,6 +67,7 @@ class Device {
   GroupedBlas<Space> grouped_blas_;
   Attention<Space> attention_;
   std::shared_ptr<std::byte> order_ = std::make_shared<std::byte>();
+  std::shared_ptr<JobWatch> watch_;
   std::map<std::string, std::unique_ptr<Communicator<Space>>, std::less<>> communicators_;
 };
 

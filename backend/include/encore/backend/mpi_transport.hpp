@@ -15,8 +15,9 @@ namespace encore::backend {
 ///   NcclId id = mpi->rank() == 0 ? make_nccl_id() : NcclId{};
 ///   mpi->broadcast(id.data(), id.size(), DataType::uint8, 0, nullptr);
 ///
-/// Operations throw CommunicationError with MPI's own words; a process that dies ends the job, as mpiexec does. Throws
-/// DeviceError in a build without MPI (ENCORE_ENABLE_MPI).
+/// Operations throw CommunicationError with MPI's own words; a process that dies ends the job, as mpiexec does. So does
+/// one whose end an exception destroys: then MPI is not ended, since that would wait for the others. Throws DeviceError
+/// in a build without MPI (ENCORE_ENABLE_MPI).
 std::shared_ptr<Transport> mpi_transport(std::string name);
 
 /// The same for the processes of a communicator of the caller's, by its Fortran handle (MPI_Comm_c2f), which every MPI

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <encore/backend/job_watch.hpp>
 #include <encore/backend/transport.hpp>
 
 #include <array>
@@ -18,7 +19,9 @@ NcclId make_nccl_id();
 
 /// This process' end, on its current GPU, of a group of `ranks` processes. Returns when all have called it with the
 /// same id and ranks of their own. The operations may be captured. Throws DeviceError with NCCL's own words, and in a
-/// build without NCCL.
-std::shared_ptr<Transport> nccl_transport(std::string name, const NcclId& id, int ranks, int rank);
+/// build without NCCL. With a watch a rank that ends also ends the operations of this group and of those split from it,
+/// and throws CommunicationError with its name from the next one on; without it they wait for ever.
+std::shared_ptr<Transport> nccl_transport(std::string name, const NcclId& id, int ranks, int rank,
+                                          std::shared_ptr<JobWatch> watch = nullptr);
 
 }  // namespace encore::backend

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <encore/backend/process_rank.hpp>
 #include <encore/backend/space.hpp>
 
 #include <memory>
@@ -13,8 +14,9 @@ namespace encore::backend {
 class Runtime {
  public:
   /// `threads` 0 leaves the number of host threads to OpenMP. Throws DeviceError, with the reason, when this
-  /// build includes CUDA and no usable GPU is visible (Kokkos itself would abort).
-  explicit Runtime(int threads = 0);
+  /// build includes CUDA and no usable GPU is visible (Kokkos itself would abort). A process of a job gets the GPU of
+  /// its local rank, counted round those that it sees.
+  explicit Runtime(int threads = 0, const ProcessRank& process = {});
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;

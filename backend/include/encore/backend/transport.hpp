@@ -10,6 +10,8 @@
 
 namespace encore::backend {
 
+class JobWatch;
+
 /// How the numbers of all ranks become one. Sums of bfloat16 are formed in float where the transport is our own.
 enum class Reduction : std::uint8_t { sum, maximum };
 
@@ -51,6 +53,9 @@ class Transport {
   /// a negative color stands for none and gives nullptr. Not while anything is queued or recorded here; it may wait
   /// for the device. `name` is what errors call the group of this color.
   virtual std::shared_ptr<Transport> split(std::string name, int color, int key) = 0;
+
+  /// Who sees to it that ranks which end do not leave this one waiting for ever; nullptr where the operations do.
+  virtual std::shared_ptr<JobWatch> watch() const { return nullptr; }
 
   /// Leaves the group, so that ranks which still wait for this one are told. No graph may be alive that recorded an
   /// operation. The second time does nothing; the destructor does it too.
