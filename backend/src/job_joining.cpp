@@ -24,22 +24,21 @@ JobWatch::Implementation::Implementation(std::filesystem::path folder, int rank,
   mine_ = RankFile::of_this_process();
 }
 
-/// A process that has ended counts as none, unless it was met alive: then its end is this job's.
+/// A process that has ended counts as none, unless it was met alive or has joined this job: then its end is this job's.
 bool JobWatch::Implementation::present(int rank, const std::optional<RankFile>& file) {
   if (!file) return false;
   std::string& met = met_[static_cast<std::size_t>(rank)];
-  const bool gone = file->state != RankState::running || file->has_ended(mine_.place);
-  if (!gone) {
+  if (file->state == RankState::running && !file->has_ended(mine_.place)) {
     met = file->nonce;
     return true;
   }
+  const bool joined = !mine_.joined.empty() && file->joined == mine_.joined;
+  if (met != file->nonce && !joined) return false;
+  if (file->state == RankState::failed) throw CommunicationError(file->cause);
   // One that is through with joining may leave before others have seen that all are there.
-  if (file->state == RankState::left && met == file->nonce) return true;
-  if (met == file->nonce && file->state == RankState::failed) throw CommunicationError(file->cause);
-  if (met == file->nonce)
-    throw CommunicationError("rank " + std::to_string(rank) + " (" + file->who() +
-                             ") has ended while the ranks joined; its own output may say why");
-  return false;
+  if (file->state == RankState::left) return true;
+  throw CommunicationError("rank " + std::to_string(rank) + " (" + file->who() +
+                           ") has ended while the ranks joined; its own output may say why");
 }
 
 bool JobWatch::Implementation::join_with(const std::vector<std::optional<RankFile>>& files) {

@@ -18,7 +18,7 @@ constexpr std::chrono::seconds explaining{2};
 using impl::RankFile;
 using impl::RankState;
 
-JobWatch::JobWatch(std::filesystem::path folder, int rank, int size, std::vector<std::byte> offer,
+JobWatch::JobWatch(std::filesystem::path folder, int rank, int size, const std::vector<std::byte>& offer,
                    JobPatience patience)
     : implementation_(std::make_shared<Implementation>(std::move(folder), rank, size, patience)),
       offer_(implementation_->join(offer)),
@@ -67,7 +67,8 @@ void JobWatch::Implementation::fail(const std::string& why) {
 }
 
 void JobWatch::Implementation::fail(const std::exception& thrown) {
-  fail("rank " + std::to_string(rank_) + " (" + mine_.who() + ") has failed" + in_step(rank_) + ": " + thrown.what());
+  fail("rank " + std::to_string(rank_) + " (" + mine_.who() + ") has failed" + in_step(rank_) + ": " +
+       thrown.what());
 }
 
 void JobWatch::Implementation::explain() const {

@@ -108,7 +108,10 @@ class MpiTransport final : public Transport {
     check_mpi(MPI_Op_create(larger_bfloat16, 1, &larger_), "joining '" + name_ + "'");
   }
   ~MpiTransport() override {
-    if (std::uncaught_exceptions() > exceptions_) return session_->abandon();
+    if (std::uncaught_exceptions() > exceptions_) {
+      session_->abandon();
+      return;
+    }
     try {
       close();
     } catch (const Error&) {

@@ -5,12 +5,10 @@
 #include <encore/backend/watched_wait.hpp>
 
 #include "../../backend/src/rank_file.hpp"
+#include "job_processes.hpp"
+#include "temporary_folder.hpp"
 
 #include <doctest/doctest.h>
-
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -22,66 +20,18 @@ namespace {
 
 using namespace encore;
 using namespace encore::backend;
+using namespace encore::tests;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// Short, but long enough for a loaded machine.
-JobPatience quick() {
-  JobPatience patience;
-  patience.joining = 60s;
-  patience.beat = 20ms;
-  return patience;
+/// Until rank 0 is through with joining.
+void wait_for_the_first(const TemporaryFolder& folder) {
+  while (true) {
+    const auto file = impl::RankFile::read(meeting_of(folder.path()) / "rank-0");
+    if (file && file->beat > 0) return;
+    std::this_thread::sleep_for(1ms);
+  }
 }
-
-/// A folder of its own, removed at the end.
-struct Folder {
-  std::filesystem::path path;
-
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "encore-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path meeting() const { return path / "job"; }
-};
-
-/// Another process, which runs `body(watch)` as a rank. Killed at the end, if not before.
-class Process {
- public:
-  template <class Body>
-  Process(const Folder& folder, int rank, int size, JobPatience patience, const Body& body) : id_(::fork()) {
-    if (id_ != 0) return;
-    try {
-      JobWatch watch(folder.meeting(), rank, size, {}, patience);
-      body(watch);
-    } catch (const std::exception& error) {
-      std::ofstream(folder.path / ("error-" + std::to_string(rank))) << error.what();
-      ::_exit(1);
-    }
-    ::_exit(0);
-  }
-  ~Process() { kill(); }
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
-
-  pid_t id() const { return id_; }
-  void kill() {
-    if (id_ <= 0) return;
-    ::kill(id_, SIGKILL);
-    wait();
-  }
-  void wait() {
-    int status = 0;
-    if (id_ > 0) ::waitpid(std::exchange(id_, 0), &status, 0);
-  }
-
- private:
-  pid_t id_;
-};
 
 void sleep_for_ever() {
   while (true) std::this_thread::sleep_for(1s);
@@ -115,21 +65,21 @@ std::vector<std::byte> bytes_of(const std::string& text) {
 std::string host() { return impl::RankFile::of_this_process().host; }
 
 TEST_CASE("ranks that join are brought what rank 0 offers, whatever lies there of earlier jobs") {
-  Folder folder;
+  TemporaryFolder folder;
   for (const std::string offer : {"first", "second"}) {
-    Process second(folder, 1, 3, quick(), [&](JobWatch& watch) {
+    Process second(folder.path(), 1, 3, quick(), [&](JobWatch& watch) {
       if (watch.offer() != bytes_of(offer)) throw InternalError("another offer");
       sleep_for_ever();
     });
-    Process third(folder, 2, 3, quick(), [&](JobWatch& watch) {
+    Process third(folder.path(), 2, 3, quick(), [&](JobWatch& watch) {
       if (watch.offer() != bytes_of(offer)) throw InternalError("another offer");
       sleep_for_ever();
     });
-    JobWatch first(folder.meeting(), 0, 3, bytes_of(offer), quick());
+    JobWatch first(meeting_of(folder.path()), 0, 3, bytes_of(offer), quick());
     CHECK(first.size() == 3);
     std::this_thread::sleep_for(100ms);
-    CHECK(!std::filesystem::exists(folder.path / "error-1"));
-    CHECK(!std::filesystem::exists(folder.path / "error-2"));
+    CHECK(!std::filesystem::exists(folder.path() / "error-1"));
+    CHECK(!std::filesystem::exists(folder.path() / "error-2"));
     CHECK_NOTHROW(first.check());
     // Their files stay behind, those of processes that were killed.
     third.kill();
@@ -139,14 +89,14 @@ TEST_CASE("ranks that join are brought what rank 0 offers, whatever lies there o
 }
 
 TEST_CASE("a process that is killed is named to the others at once, with its step") {
-  Folder folder;
-  Process other(folder, 1, 2, quick(), [](JobWatch& watch) {
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 2, quick(), [](JobWatch& watch) {
     watch.progress(7);
     sleep_for_ever();
   });
   const std::string id = std::to_string(other.id());
-  JobWatch watch(folder.meeting(), 0, 2, {}, quick());
-  while (contents(folder.meeting() / "rank-1").find("step=7") == std::string::npos)
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
+  while (contents(meeting_of(folder.path()) / "rank-1").find("step=7") == std::string::npos)
     std::this_thread::sleep_for(1ms);
   std::this_thread::sleep_for(100ms);
   CHECK_NOTHROW(watch.check());
@@ -158,7 +108,7 @@ TEST_CASE("a process that is killed is named to the others at once, with its ste
 }
 
 TEST_CASE("all ranks name the one that was the reason") {
-  Folder folder;
+  TemporaryFolder folder;
   JobPatience slow = quick();
   slow.beat = 150ms;  // sees the second's failure before it looks at the third
   const auto wait = [](JobWatch& watch) {
@@ -167,22 +117,23 @@ TEST_CASE("all ranks name the one that was the reason") {
       std::this_thread::sleep_for(1ms);
     }
   };
-  Process second(folder, 1, 4, quick(), wait), third(folder, 2, 4, slow, wait);
-  Process last(folder, 3, 4, quick(), [](JobWatch&) { sleep_for_ever(); });
-  JobWatch watch(folder.meeting(), 0, 4, {}, quick());
+  Process second(folder.path(), 1, 4, quick(), wait), third(folder.path(), 2, 4, slow, wait);
+  Process last(folder.path(), 3, 4, quick(), [](JobWatch&) { sleep_for_ever(); });
+  JobWatch watch(meeting_of(folder.path()), 0, 4, {}, quick());
+  std::this_thread::sleep_for(200ms);
   last.kill();
   const std::string sentence = failure_of(watch);
   CHECK(sentence.starts_with("rank 3 (process "));
   second.wait();
   third.wait();
-  CHECK(contents(folder.path / "error-1") == sentence);
-  CHECK(contents(folder.path / "error-2") == sentence);
+  CHECK(contents(folder.path() / "error-1") == sentence);
+  CHECK(contents(folder.path() / "error-2") == sentence);
 }
 
 TEST_CASE("what waits for a rank that has ended is made to return") {
-  Folder folder;
-  Process other(folder, 1, 2, quick(), [](JobWatch&) { sleep_for_ever(); });
-  JobWatch watch(folder.meeting(), 0, 2, {}, quick());
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 2, quick(), [](JobWatch&) { sleep_for_ever(); });
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
   std::mutex mutex;
   std::condition_variable changed;
   bool ended = false;
@@ -205,9 +156,9 @@ TEST_CASE("what waits for a rank that has ended is made to return") {
 }
 
 TEST_CASE("an operation that breaks by itself fails the job after a while, unless a rank's end explains it") {
-  Folder folder;
-  Process other(folder, 1, 2, quick(), [](JobWatch&) { sleep_for_ever(); });
-  JobWatch watch(folder.meeting(), 0, 2, {}, quick());
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 2, quick(), [](JobWatch&) { sleep_for_ever(); });
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
   SUBCASE("it broke") {
     const auto guard = watch.guard({[] { return std::string("the group 'data' broke"); }, nullptr});
     CHECK(failure_of(watch) == "rank 0: the group 'data' broke");
@@ -224,11 +175,11 @@ TEST_CASE("an operation that breaks by itself fails the job after a while, unles
 }
 
 TEST_CASE("a rank that leaves in order fails only those that go on waiting for it") {
-  Folder folder;
+  TemporaryFolder folder;
   JobPatience patience = quick();
   patience.leaving = 200ms;
-  Process other(folder, 1, 2, patience, [](JobWatch& watch) { watch.progress(3); });
-  JobWatch watch(folder.meeting(), 0, 2, {}, patience);
+  Process other(folder.path(), 1, 2, patience, [](JobWatch& watch) { watch.progress(3); });
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, patience);
   other.wait();
   std::this_thread::sleep_for(400ms);
   CHECK_NOTHROW(watch.check());
@@ -238,12 +189,13 @@ TEST_CASE("a rank that leaves in order fails only those that go on waiting for i
 }
 
 TEST_CASE("a rank that an exception ends says so to the others") {
-  Folder folder;
-  Process other(folder, 1, 2, quick(), [](JobWatch& watch) {
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 2, quick(), [&](JobWatch& watch) {
+    wait_for_the_first(folder);
     watch.progress(2);
     throw InternalError("a defect");
   });
-  JobWatch watch(folder.meeting(), 0, 2, {}, quick());
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
   const std::string id = std::to_string(other.id());
   CHECK(failure_of(watch) == "rank 1 (process " + id + " on '" + host() +
                                  "') has ended by an exception in step 2; its own output may say which");
@@ -251,24 +203,26 @@ TEST_CASE("a rank that an exception ends says so to the others") {
 }
 
 TEST_CASE("a rank that fails says why, and a later failure does not replace the first") {
-  Folder folder;
-  Process other(folder, 1, 2, quick(), [](JobWatch& watch) {
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 2, quick(), [&](JobWatch& watch) {
+    wait_for_the_first(folder);
     watch.fail("rank 1 has no memory left");
     sleep_for_ever();
   });
-  JobWatch watch(folder.meeting(), 0, 2, {}, quick());
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
   CHECK(failure_of(watch) == "rank 1 has no memory left");
   watch.fail("something else");
   CHECK(failure_of(watch) == "rank 1 has no memory left");
 }
 
 TEST_CASE("what one rank throws in a step that all do is told to the others") {
-  Folder folder;
-  Process other(folder, 1, 2, quick(), [](JobWatch& watch) {
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 2, quick(), [&](JobWatch& watch) {
+    wait_for_the_first(folder);
     watch.progress(8);
     as_one(&watch, [] { throw OutOfMemoryError("no room for 7 bytes"); });
   });
-  JobWatch watch(folder.meeting(), 0, 2, {}, quick());
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
   CHECK(failure_of(watch) == "rank 1 (process " + std::to_string(other.id()) + " on '" + host() +
                                  "') has failed in step 8: no room for 7 bytes");
   bool done = false;
@@ -277,18 +231,18 @@ TEST_CASE("what one rank throws in a step that all do is told to the others") {
 }
 
 TEST_CASE("a wait without an end names the ranks that are behind, and no wait means no limit") {
-  Folder folder;
+  TemporaryFolder folder;
   JobPatience patience = quick();
   patience.waiting = 300ms;
-  Process second(folder, 1, 3, quick(), [](JobWatch& watch) {
+  Process second(folder.path(), 1, 3, quick(), [](JobWatch& watch) {
     watch.progress(6);
     sleep_for_ever();
   });
-  Process third(folder, 2, 3, quick(), [](JobWatch& watch) {
+  Process third(folder.path(), 2, 3, quick(), [](JobWatch& watch) {
     watch.progress(5);
     sleep_for_ever();
   });
-  JobWatch watch(folder.meeting(), 0, 3, {}, patience);
+  JobWatch watch(meeting_of(folder.path()), 0, 3, {}, patience);
   watch.progress(6);
   std::this_thread::sleep_for(600ms);
   CHECK_NOTHROW(watch.check());
@@ -298,31 +252,31 @@ TEST_CASE("a wait without an end names the ranks that are behind, and no wait me
 }
 
 TEST_CASE("ranks that do not come are named after the stated time") {
-  Folder folder;
+  TemporaryFolder folder;
   JobPatience patience = quick();
   patience.joining = 1s;
-  Process other(folder, 1, 4, patience, [](JobWatch&) {});
-  CHECK_THROWS_WITH_AS(JobWatch(folder.meeting(), 0, 4, {}, patience),
-                       ("rank 2, rank 3 of 4 did not come to '" + folder.meeting().string() +
+  Process other(folder.path(), 1, 4, patience, [](JobWatch&) {});
+  CHECK_THROWS_WITH_AS(JobWatch(meeting_of(folder.path()), 0, 4, {}, patience),
+                       ("rank 2, rank 3 of 4 did not come to '" + meeting_of(folder.path()).string() +
                         "' within 1 s: do all processes run, with the same folder?")
                            .c_str(),
                        CommunicationError);
 }
 
 TEST_CASE("a process that dies while others still come ends their waiting") {
-  Folder folder;
-  Process other(folder, 1, 3, quick(), [](JobWatch&) {});
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 3, quick(), [](JobWatch&) {});
   std::string sentence;
   std::thread first([&] {
     try {
-      JobWatch watch(folder.meeting(), 0, 3, {}, quick());
+      JobWatch watch(meeting_of(folder.path()), 0, 3, {}, quick());
     } catch (const CommunicationError& error) {
       sentence = error.what();
     }
   });
   // Rank 0 lists whom it has seen.
   const auto seen = [&] {
-    const auto file = impl::RankFile::read(folder.meeting() / "rank-0");
+    const auto file = impl::RankFile::read(meeting_of(folder.path()) / "rank-0");
     return file && file->seen.size() == 3 && file->seen[1] != "-";
   };
   while (!seen()) std::this_thread::sleep_for(1ms);
@@ -332,16 +286,16 @@ TEST_CASE("a process that dies while others still come ends their waiting") {
 }
 
 TEST_CASE("two processes of the same rank in a folder are told so") {
-  Folder folder;
-  Process other(folder, 1, 3, quick(), [](JobWatch&) {});
-  while (!std::filesystem::exists(folder.meeting() / "rank-1")) std::this_thread::sleep_for(1ms);
-  Process again(folder, 1, 3, quick(), [](JobWatch&) {});
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 3, quick(), [](JobWatch&) {});
+  while (!std::filesystem::exists(meeting_of(folder.path()) / "rank-1")) std::this_thread::sleep_for(1ms);
+  Process again(folder.path(), 1, 3, quick(), [](JobWatch&) {});
   other.wait();
-  CHECK(contents(folder.path / "error-1").find("another process is rank 1") != std::string::npos);
+  CHECK(contents(folder.path() / "error-1").find("another process is rank 1") != std::string::npos);
 }
 
 TEST_CASE("a rank on another host is given up when its file stands still") {
-  Folder folder;
+  TemporaryFolder folder;
   JobPatience patience = quick();
   patience.silence = 1s;
   // A rank as another host would write it: not of a process that this one could ask for.
@@ -350,10 +304,10 @@ TEST_CASE("a rank on another host is given up when its file stands still") {
     mine.host = "elsewhere";
     mine.place = "elsewhere";
     mine.process = 17;
-    const auto path = folder.meeting() / "rank-1";
+    const auto path = meeting_of(folder.path()) / "rank-1";
     int beats_left = 50;
     while (!stop.stop_requested() && beats_left > 0) {
-      const auto first = impl::RankFile::read(folder.meeting() / "rank-0");
+      const auto first = impl::RankFile::read(meeting_of(folder.path()) / "rank-0");
       if (first) {
         mine.joined = first->nonce;
         mine.step = 9;
@@ -365,27 +319,27 @@ TEST_CASE("a rank on another host is given up when its file stands still") {
       std::this_thread::sleep_for(20ms);
     }
   });
-  JobWatch watch(folder.meeting(), 0, 2, {}, patience);
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, patience);
   std::this_thread::sleep_for(500ms);
   CHECK_NOTHROW(watch.check());
   CHECK(failure_of(watch) == "rank 1 (process 17 on 'elsewhere') has not been heard of for 1 s in step 9");
 }
 
 TEST_CASE("the last rank to leave removes the files") {
-  Folder folder;
+  TemporaryFolder folder;
   {
-    Process other(folder, 1, 2, quick(), [](JobWatch&) {});
-    JobWatch watch(folder.meeting(), 0, 2, {}, quick());
+    Process other(folder.path(), 1, 2, quick(), [](JobWatch&) {});
+    JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
     other.wait();
-    CHECK(std::filesystem::exists(folder.meeting()));
+    CHECK(std::filesystem::exists(meeting_of(folder.path())));
   }
-  CHECK(!std::filesystem::exists(folder.meeting()));
+  CHECK(!std::filesystem::exists(meeting_of(folder.path())));
 }
 
 TEST_CASE("a folder that cannot be made is named") {
-  Folder folder;
-  std::ofstream(folder.path / "file") << "no folder";
-  CHECK_THROWS_AS(JobWatch(folder.path / "file" / "job", 0, 1, {}, quick()), OutputFileError);
+  TemporaryFolder folder;
+  std::ofstream(folder.path() / "file") << "no folder";
+  CHECK_THROWS_AS(JobWatch(folder.path() / "file" / "job", 0, 1, {}, quick()), OutputFileError);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 
-#include "files/temporary_folder.hpp"
 #include "run_command.hpp"
+#include "temporary_folder.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "files/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 /// A folder with a configuration of a model so small that a run of a few steps takes no time.
 class TinyModel {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "files/temporary_folder.hpp"
 #include "run_command.hpp"
+#include "temporary_folder.hpp"
 
 /// Sets a variable of the environment while it lives.
 class EnvironmentVariable {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/error.hpp>
 
-#include "../files/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 #include "trainers.hpp"
 
 #include <doctest/doctest.h>

@@ -2,6 +2,7 @@
 // Every process of the job runs every case; see tests/CMakeLists.txt for their number.
 #include <encore/backend/communicator.hpp>
 #include <encore/backend/error.hpp>
+#include <encore/backend/job.hpp>
 #include <encore/backend/mpi_transport.hpp>
 #include <encore/backend/recorded_graph.hpp>
 
@@ -169,6 +170,17 @@ TEST_CASE(
   std::vector<std::byte> of_the_first = state.bytes;
   world()->broadcast(of_the_first.data(), of_the_first.size(), DataType::uint8, 0, nullptr);
   CHECK(of_the_first == state.bytes);
+}
+
+TEST_CASE("a process started by mpiexec joins the world of its job, and no other") {
+  ProcessRank process = process_rank();
+  CHECK(process.from_mpi());
+  CHECK(process.rank == world()->rank());
+  CHECK(process.size == world()->size());
+  const Job job = join_host_job(process);
+  CHECK(job.world->size() == process.size);
+  ++process.size;
+  CHECK_THROWS_AS(join_host_job(process), ConfigurationError);
 }
 
 TEST_CASE("a closed end says so instead of calling MPI") {

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   });
   if (lists || context.shouldExit()) return context.run();
   try {
-    encore::backend::Runtime runtime;
+    const encore::backend::Runtime runtime(0, encore::backend::process_rank());  // for tests that are jobs
     return context.run();
   } catch (const encore::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

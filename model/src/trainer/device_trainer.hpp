@@ -2,6 +2,7 @@
 #pragma once
 
 #include <encore/backend/event.hpp>
+#include <encore/backend/watched_wait.hpp>
 #include <encore/graph/scalars.hpp>
 #include <encore/graph/snapshot.hpp>
 #include <encore/model/trainer.hpp>

@@ -84,7 +84,7 @@ double DeviceTrainer<Space, T, G>::evaluate(std::span<const std::int32_t> ids,
   e.executor->step();
   double loss = 0;
   stream.copy_to_host(&loss, e.batch.data() + 2 * bytes, sizeof loss, "evaluation loss");
-  stream.synchronize("evaluation");
+  backend::synchronize(stream, "evaluation", device_.watch());
   return loss;
 }
 
@@ -95,7 +95,7 @@ std::vector<float> DeviceTrainer<Space, T, G>::logits() {
   if (device_.is_in(name_of(RankGroup::tensor))) return logits_of_tensor_ranks();
   std::vector<std::byte> bytes(e.logits.bytes());
   stream.copy_to_host(bytes.data(), e.logits.data(), bytes.size(), "logits");
-  stream.synchronize("logits");
+  backend::synchronize(stream, "logits", device_.watch());
   return to_float(bytes, backend::data_type_of<T>);
 }
 
@@ -119,7 +119,7 @@ std::vector<float> DeviceTrainer<Space, T, G>::logits_of_tensor_ranks() {
                               backend::Vector<T, Space>(all, static_cast<std::size_t>(ranks) * part));
   std::vector<std::byte> bytes(memory.bytes());
   stream.copy_to_host(bytes.data(), memory.data(), bytes.size(), "logits");
-  stream.synchronize("logits");
+  backend::synchronize(stream, "logits", device_.watch());
   const std::vector<float> parts = to_float(bytes, backend::data_type_of<T>);
   std::vector<float> whole(static_cast<std::size_t>(tokens * vocabulary));
   for (std::int64_t rank = 0; rank < ranks; ++rank) {

@@ -258,8 +258,10 @@ void DeviceTrainer<Space, T, G>::set_scalar(std::string_view name, double value)
 
 template <class Space, class T, class G>
 StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, bool eagerly) {
-  StepResult result = run_step(learning_rate, *current_->executor, eagerly);
-  return result.over_budget ? step_over_budget(learning_rate, std::move(result), eagerly) : result;
+  return backend::as_one(device_.watch(), [&] {
+    StepResult result = run_step(learning_rate, *current_->executor, eagerly);
+    return result.over_budget ? step_over_budget(learning_rate, std::move(result), eagerly) : result;
+  });
 }
 
 template <class Space, class T, class G>
@@ -268,6 +270,7 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Exe
   const auto start = std::chrono::steady_clock::now();
   auto& stream = device_.stream();
   const backend::Region region(stream, backend::RegionKind::step);
+  if (backend::JobWatch* const watch = device_.watch()) watch->progress(steps_done_ + 1);
   scalars_.set("learning_rate", learning_rate);
   scalars_.set("step", static_cast<double>(steps_done_ + 1));
   scalars_.upload(stream);
@@ -278,7 +281,7 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Exe
   step_end_.record(stream);
   stream.copy_to_host(metrics_staging_.data(), metrics_.data(), metrics_.bytes(), "metrics");
   metrics_copied_.record(stream);
-  metrics_copied_.wait(stream);
+  backend::wait(metrics_copied_, stream, device_.watch());
 
   tuning_.save();
 

@@ -154,7 +154,7 @@ std::vector<std::byte> DeviceTrainer<Space, T, G>::read(ParameterArray array, co
   const auto pack = [&](const std::byte* first) {
     kernels::copy_box<Space>(stream, first, memory.data(), packed(box), *type);
     stream.copy_to_host(bytes.data(), memory.data(), bytes.size(), "reading parameters");
-    stream.synchronize("reading parameters");
+    backend::synchronize(stream, "reading parameters", device_.watch());
   };
   if (!is_sharded(array)) {
     pack(address(array) + static_cast<std::size_t>(box.offset) * size);
@@ -193,7 +193,7 @@ void DeviceTrainer<Space, T, G>::write(ParameterArray array, const ParameterBox&
     if (gathered.overlap_bytes() > 0)
       stream.copy(gathered.own_at(gathered.overlap().begin), gathered.at(gathered.overlap().begin),
                   gathered.overlap_bytes(), "writing parameters");
-    stream.synchronize("writing parameters");
+    backend::synchronize(stream, "writing parameters", device_.watch());
     return;
   }
   unpack(address(array) + static_cast<std::size_t>(box.offset) * size);
@@ -229,8 +229,8 @@ template <class Space, class T, class G>
 std::int32_t DeviceTrainer<Space, T, G>::largest_of_ranks(std::int32_t mine) {
   // Ranks that differ in several directions have a world; one direction is enough otherwise.
   const std::array groups{RankGroup::world, RankGroup::data, RankGroup::tensor, RankGroup::pipeline};
-  const auto found = std::ranges::find_if(
-      groups, [this](RankGroup group) { return device_.is_in(name_of(group)); });
+  const auto found =
+      std::ranges::find_if(groups, [this](RankGroup group) { return device_.is_in(name_of(group)); });
   if (found == groups.end()) return mine;
   auto& stream = device_.stream();
   const backend::Allocation<Space> memory("a number of all ranks", sizeof mine);
@@ -241,7 +241,7 @@ std::int32_t DeviceTrainer<Space, T, G>::largest_of_ranks(std::int32_t mine) {
           backend::Vector<std::int32_t, Space>(reinterpret_cast<std::int32_t*>(memory.data()), 1),
           backend::Reduction::maximum);
   stream.copy_to_host(&mine, memory.data(), sizeof mine, "a number of all ranks");
-  stream.synchronize("a number of all ranks");
+  backend::synchronize(stream, "a number of all ranks", device_.watch());
   return mine;
 }
 

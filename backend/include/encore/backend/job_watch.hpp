@@ -39,7 +39,7 @@ class JobWatch {
   /// Returns when all ranks have come to the folder. `offer`: what rank 0 brings to all, such as the id of an NCCL group.
   /// The folder is made where it is missing; files of an earlier job in it do not matter. Throws CommunicationError, naming
   /// them, when ranks do not come in time or one has ended, and OutputFileError when the folder cannot be written.
-  JobWatch(std::filesystem::path folder, int rank, int size, std::vector<std::byte> offer = {},
+  JobWatch(std::filesystem::path folder, int rank, int size, const std::vector<std::byte>& offer = {},
            JobPatience patience = {});
   /// Leaves in order, or as one that failed when an exception is the reason. The last rank to leave removes the files.
   ~JobWatch();
