@@ -8,6 +8,7 @@
 // device took, once for the process, is setup_phases' `device`, and is not in setup_s.
 #include <encore/backend/error.hpp>
 #include <encore/backend/memory.hpp>
+#include <encore/backend/job.hpp>
 #include <encore/backend/nccl_transport.hpp>
 #include <encore/backend/runtime.hpp>
 #include <encore/backend/thread_transport.hpp>
@@ -97,6 +98,7 @@ struct Options {
   bool tune = false;
   std::string tuning_cache;
   bool collectives = false;
+  std::vector<std::string> settings;
 };
 
 /// A group of this process alone: NCCL on CUDA, threads on hosts.
@@ -104,6 +106,30 @@ encore::model::RankGroups group_of_one(const std::string& backend) {
   using namespace encore::backend;
   if (backend == "cuda") return {nccl_transport("data", make_nccl_id(), 1, 0)};
   return {thread_transports("data", 1).front()};
+}
+
+/// What this process shares with the others of its job.
+encore::model::RankGroups groups_of(const encore::backend::Job& job, const Configuration& configuration,
+                                    const Options& options) {
+  if (!job.world) return options.collectives ? group_of_one(options.backend) : encore::model::RankGroups();
+  encore::model::RankGroups groups = encore::model::make_rank_groups(job.world, configuration.parallel);
+  groups.watch = job.watch;
+  return groups;
+}
+
+/// Tokens of this rank's microbatches, which depend on their numbers among those of all ranks alone.
+std::vector<std::int32_t> random_tokens(const Configuration& configuration, std::int64_t rank) {
+  const auto& train = configuration.train;
+  const std::int64_t count = train.microbatch * train.seq,
+                     data = encore::model::RankLayout(configuration.parallel, true).place_of(rank).data;
+  std::uniform_int_distribution<std::int32_t> tokens(
+      0, static_cast<std::int32_t>(configuration.model.vocab - 1));
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < train.microbatches; ++i) {
+    std::mt19937 generator(static_cast<std::uint32_t>(data * train.microbatches + i));
+    for (std::int64_t token = 0; token < count; ++token) ids.push_back(tokens(generator));
+  }
+  return ids;
 }
 
 /// The parts of setting up, each with its seconds, in their order.
@@ -142,7 +168,7 @@ nlohmann::ordered_json tuning_of(const encore::model::Trainer& trainer) {
 }
 
 void run(const std::string& workload, const std::string& mode, const Options& options,
-         double device_seconds) {
+         const encore::backend::Job& job, double device_seconds) {
   Phases phases;
   encore::model::ConfigurationSources sources;
   sources.preset(workload).assignment("backend=" + options.backend);
@@ -152,19 +178,16 @@ void run(const std::string& workload, const std::string& mode, const Options& op
   sources.assignment("graph.impl=" + implementation).assignment("graph.warmup_steps=3");
   if (mode != "eager")
     sources.assignment("graph.optimizer=" + std::string(mode == "graph" ? "joined" : "separate"));
+  for (const std::string& setting : options.settings) sources.assignment(setting);
   const Configuration configuration = sources.resolve().configuration;
   const std::size_t free_before = free_bytes(configuration.backend);
-  const auto trainer = encore::model::make_trainer(
-      configuration, options.collectives ? group_of_one(options.backend) : encore::model::RankGroups());
+  const auto trainer = encore::model::make_trainer(configuration, groups_of(job, configuration, options));
   phases.end("trainer");
 
   const auto& train = configuration.train;
   const auto count = static_cast<std::size_t>(train.microbatches * train.microbatch * train.seq);
-  std::mt19937 generator(0);
-  std::uniform_int_distribution<std::int32_t> tokens(
-      0, static_cast<std::int32_t>(configuration.model.vocab - 1));
-  std::vector<std::int32_t> ids(count), labels(count);
-  std::generate(ids.begin(), ids.end(), [&] { return tokens(generator); });
+  const std::vector<std::int32_t> ids = random_tokens(configuration, job.process.rank);
+  std::vector<std::int32_t> labels(count);
   std::rotate_copy(ids.begin(), ids.begin() + 1, ids.end(), labels.begin());
   trainer->set_batch(ids, labels);
 
@@ -200,11 +223,15 @@ void run(const std::string& workload, const std::string& mode, const Options& op
       {"mode", mode},
       {"precision", std::string(encore::model::name_of(train.precision))},
       {"backend", options.backend},
-      {"collectives", options.collectives},
+      {"collectives", options.collectives || job.world},
+      {"ranks", job.process.size},
+      {"settings", options.settings},
       {"ms", rounded(milliseconds, 4)},
       {"gpu_ms", rounded(median(device), 4)},
-      {"tok_s", std::llround(static_cast<double>(count) / milliseconds * 1e3)},
-      {"tflops", rounded(flops_of(configuration) / milliseconds / 1e9, 1)},
+      {"tok_s", std::llround(static_cast<double>(count * configuration.parallel.data) / milliseconds * 1e3)},
+      {"tflops", rounded(flops_of(configuration) * static_cast<double>(configuration.parallel.data) /
+                             milliseconds / 1e9,
+                         1)},
       {"capture_s",
        mode == "eager" ? nlohmann::ordered_json() : nlohmann::ordered_json(rounded(capture_seconds, 3))},
       {"setup_s", rounded(phases.sum(), 2)},
@@ -220,7 +247,9 @@ void run(const std::string& workload, const std::string& mode, const Options& op
       {"device", trainer->device_description()},
       {"commit", encore::backend::git_revision()}};
   if (options.tune) line["tuning"] = tuning_of(*trainer);
+  if (job.world) line["transport"] = job.world->description();
   if (!trainer->refusal().empty()) line["refusal"] = trainer->refusal();
+  if (job.process.rank > 0) return;
   fmt::print("{}\n", line.dump());
   std::fflush(stdout);
 }
@@ -243,13 +272,19 @@ int main(int argc, char** argv) {
   app.add_option("--tuning-cache", options.tuning_cache, "File that keeps what --tune picks")->needs(tune);
   app.add_flag("--collectives", options.collectives,
                "With the collectives of data parallel ranks, in a group of one");
+  app.add_option("--set", options.settings, "Assignments to the preset, as parallel.data=2 in a job of two");
   CLI11_PARSE(app, argc, argv);
   try {
     const auto start = Clock::now();
-    const encore::backend::Runtime runtime;
+    const encore::backend::ProcessRank process = encore::backend::process_rank();
+    const encore::backend::Runtime runtime(0, process);
+    encore::backend::Job job{process, nullptr, nullptr};
+    if (!process.alone())
+      job = options.backend == "cuda" ? encore::backend::join_gpu_job(process)
+                                      : encore::backend::join_host_job(process);
     const double device_seconds = seconds_since(start);
     for (const std::string& workload : workloads)
-      for (const std::string& mode : modes) run(workload, mode, options, device_seconds);
+      for (const std::string& mode : modes) run(workload, mode, options, job, device_seconds);
   } catch (const encore::Error& error) {
     fmt::print(stderr, "encore_step_benchmark: {}\n", error.what());
     return error.exit_code();

@@ -20,6 +20,7 @@
 #include "json_output.hpp"
 #include "learning_rate.hpp"
 #include "numbers.hpp"
+#include "ranks.hpp"
 #include "report/gather.hpp"
 #include "report/page.hpp"
 
@@ -38,8 +39,9 @@ struct Result {
   std::string device;
 };
 
-Result run(const CompareOptions& options, const model::Configuration& configuration, TrainingData& data) {
-  const auto trainer = model::make_trainer(configuration);
+Result run(const CompareOptions& options, const model::Configuration& configuration, TrainingData& data,
+           const Seat& seat) {
+  const auto trainer = model::make_trainer(configuration, seat.groups);
   if (options.configuration.load) model::load_checkpoint(*options.configuration.load, *trainer);
   Result result;
   result.device = trainer->device_description();
@@ -163,14 +165,14 @@ std::int64_t block_steps(std::int64_t steps) {
   return std::clamp<std::int64_t>(steps / wanted_pairs, 1, longest_block);
 }
 
-int compare(const CompareOptions& options, Console& console) {
-  const model::ResolvedConfiguration resolved = resolve(options.configuration, "bytes");
-  if (options.report)
-    const model::AtomicFile probe(*options.report);  // Found out before, and not after it all.
-  TrainingData data(options.data, resolved.configuration);
+namespace {
+
+int compare_rank(const CompareOptions& options, const model::ResolvedConfiguration& resolved,
+                 const Seat& seat, Console& console) {
+  TrainingData data(options.data, resolved.configuration, seat.data_rank);
   const DeviceSession session(options.threads);
-  const Result result = run(options, resolved.configuration, data);
-  if (options.report) write_page(*options.report, report_of(options, resolved, result));
+  const Result result = run(options, resolved.configuration, data, seat);
+  if (options.report && seat.speaks()) write_page(*options.report, report_of(options, resolved, result));
   if (options.json) {
     print_json(json_of(options, resolved.configuration, result), console);
   } else {
@@ -180,6 +182,17 @@ int compare(const CompareOptions& options, Console& console) {
     throw ValidationError(
         fmt::format("eager against replay: not the same: {}", result.comparison.difference));
   return 0;
+}
+
+}  // namespace
+
+int compare(const CompareOptions& options, Console& console) {
+  const model::ResolvedConfiguration resolved = resolve(options.configuration, "bytes");
+  if (options.report)
+    const model::AtomicFile probe(*options.report);  // Found out before, and not after it all.
+  return on_ranks(resolved.configuration, options.threads, console, [&](const Seat& seat, Console& of_rank) {
+    return compare_rank(options, resolved, seat, of_rank);
+  });
 }
 
 }  // namespace encore::command

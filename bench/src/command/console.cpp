@@ -13,6 +13,7 @@
 namespace encore::command {
 
 void Console::print(std::string_view text) {
+  if (voice_ == Voice::silent) return;
   while (!text.empty() && error_number_ == 0) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;

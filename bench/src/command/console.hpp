@@ -8,6 +8,10 @@ namespace encore::command {
 /// Standard output. A failed write ends nothing: it is remembered, and nothing is written afterwards.
 class Console {
  public:
+  enum class Voice { loud, silent };
+  /// `silent`: nothing is written.
+  explicit Console(Voice voice = Voice::loud) : voice_(voice) {}
+
   /// Writes and flushes.
   void print(std::string_view text);
   void line(std::string_view text);
@@ -20,6 +24,7 @@ class Console {
   int columns() const;
 
  private:
+  Voice voice_;
   int error_number_ = 0;
 };
 

@@ -18,6 +18,7 @@
 #include "configure.hpp"
 #include "data.hpp"
 #include "golden.hpp"
+#include "ranks.hpp"
 
 namespace encore::command {
 
@@ -36,17 +37,18 @@ double mean_loss(model::Trainer& trainer, const model::TokenSource& source, std:
   return sum / static_cast<double>(sequences);
 }
 
-int evaluate(const EvaluateOptions& options, Console& console) {
-  if (options.golden) return evaluate_reference(options, console);
+namespace {
+
+int evaluate_rank(const EvaluateOptions& options, const model::Configuration& configuration, const Seat& seat,
+                  Console& console) {
   const std::filesystem::path& file = *options.configuration.load;
-  const model::Configuration configuration = resolve(options.configuration, "bytes").configuration;
   const model::TokenSource source(evaluation_corpus(options.data, configuration.model.vocab),
                                   {.sequences = configuration.train.microbatch,
                                    .seq = configuration.train.seq,
                                    .vocab = configuration.model.vocab},
                                   model::TokenOrder::sequential, configuration.seed);
   const DeviceSession session(options.threads);
-  const auto trainer = model::make_trainer(configuration);
+  const auto trainer = model::make_trainer(configuration, seat.groups);
   model::load_checkpoint(file, *trainer);
 
   const std::int64_t whole = source.whole_sequences();
@@ -72,6 +74,16 @@ int evaluate(const EvaluateOptions& options, Console& console) {
                              perplexity, tokens, source.corpus().name()));
   }
   return 0;
+}
+
+}  // namespace
+
+int evaluate(const EvaluateOptions& options, Console& console) {
+  if (options.golden) return evaluate_reference(options, console);
+  const model::Configuration configuration = resolve(options.configuration, "bytes").configuration;
+  return on_ranks(configuration, options.threads, console, [&](const Seat& seat, Console& of_rank) {
+    return evaluate_rank(options, configuration, seat, of_rank);
+  });
 }
 
 }  // namespace encore::command

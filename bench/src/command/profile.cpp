@@ -13,6 +13,7 @@
 #include "json_output.hpp"
 #include "learning_rate.hpp"
 #include "profile_report.hpp"
+#include "ranks.hpp"
 
 namespace encore::command {
 
@@ -24,11 +25,13 @@ nlohmann::ordered_json profile_document(const graph::StepProfile& profile, Profi
   return json;
 }
 
-int profile(const ProfileCommandOptions& options, Console& console) {
-  model::Configuration configuration = resolve(options.configuration, "bytes").configuration;
-  TrainingData data(options.data, configuration);
+namespace {
+
+int profile_rank(const ProfileCommandOptions& options, const model::Configuration& configuration,
+                 const Seat& seat, Console& console) {
+  TrainingData data(options.data, configuration, seat.data_rank);
   const DeviceSession session(options.threads);
-  const auto trainer = model::make_trainer(configuration);
+  const auto trainer = model::make_trainer(configuration, seat.groups);
   if (options.configuration.load) model::load_checkpoint(*options.configuration.load, *trainer);
   const std::int64_t length = recorded_length(configuration);
   const auto rate = [&] { return learning_rate(configuration.train, trainer->steps_done()); };
@@ -48,6 +51,15 @@ int profile(const ProfileCommandOptions& options, Console& console) {
   }
   print_json(profile_document(result, options.grouping, *trainer), console);
   return 0;
+}
+
+}  // namespace
+
+int profile(const ProfileCommandOptions& options, Console& console) {
+  const model::Configuration configuration = resolve(options.configuration, "bytes").configuration;
+  return on_ranks(configuration, options.threads, console, [&](const Seat& seat, Console& of_rank) {
+    return profile_rank(options, configuration, seat, of_rank);
+  });
 }
 
 }  // namespace encore::command

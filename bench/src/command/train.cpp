@@ -13,9 +13,11 @@
 #include <optional>
 #include <string>
 
+#include "configure.hpp"
 #include "numbers.hpp"
 #include "profile.hpp"
 #include "profile_report.hpp"
+#include "ranks.hpp"
 #include "report/gather.hpp"
 #include "report/page.hpp"
 #include "training.hpp"
@@ -85,12 +87,12 @@ void write_report(Training& training, const std::filesystem::path& path, const s
 }
 
 /// A run that fails still leaves its page.
-int run(Training& training, const TrainOptions& options) {
+int run(Training& training, const TrainOptions& options, const Seat& seat) {
   try {
     return training.run();
   } catch (const Error& error) {
     try {
-      if (options.report) write_report(training, *options.report, error.what(), {}, {});
+      if (options.report && seat.speaks()) write_report(training, *options.report, error.what(), {}, {});
     } catch (const Error&) {
       // The first error is the one to report.
     }
@@ -100,21 +102,25 @@ int run(Training& training, const TrainOptions& options) {
 
 }  // namespace
 
-int train(const TrainOptions& options, Console& console) {
-  Training training(options, console);
+namespace {
+
+/// One rank's part of it.
+int train_rank(const TrainOptions& options, const model::ResolvedConfiguration& resolved, const Seat& seat,
+               Console& console) {
+  Training training(options, console, seat, resolved);
   if (!options.quiet) console.line(training.introduction());
   if (training.complete()) {
     console.line(fmt::format("nothing to do: {} steps are done already; more by --steps",
                              training.trainer().steps_done()));
     return 0;
   }
-  const int signal = run(training, options);
+  const int signal = run(training, options, seat);
   console.line(summary(training));
   if (options.save) console.line(fmt::format("saved: {}", options.save->string()));
   std::optional<model::ReplayComparison> comparison;
   std::optional<graph::StepProfile> profile;
   const auto report = [&](const std::string& failure) {
-    if (!options.report) return;
+    if (!options.report || !seat.speaks()) return;
     write_report(training, *options.report, failure, comparison, profile);
     console.line(fmt::format("report: {}", options.report->string()));
   };
@@ -128,7 +134,7 @@ int train(const TrainOptions& options, Console& console) {
   const bool captures = training.trainer().configuration().graph.impl != model::GraphImplementation::none;
   if (options.verdict_steps > 0 && captures) comparison = training.compare(options.verdict_steps);
   if (options.profile || options.profile_file) profile = training.profile();
-  if (options.profile_file)
+  if (options.profile_file && seat.speaks())
     model::write_file_atomically(
         *options.profile_file,
         profile_document(*profile, ProfileGrouping::segment, training.trainer()).dump(2) + '\n');
@@ -139,6 +145,20 @@ int train(const TrainOptions& options, Console& console) {
   report({});
   if (comparison) print_verdict(*comparison, console);
   return 0;
+}
+
+}  // namespace
+
+int train(const TrainOptions& options, Console& console) {
+  if (options.log && options.save && *options.log == *options.save)
+    throw UsageError(fmt::format("--log and --save name the same file, '{}'", options.log->string()));
+  if (options.report && (options.report == options.log || options.report == options.save))
+    throw UsageError(
+        fmt::format("--report names the file of --log or --save, '{}'", options.report->string()));
+  const model::ResolvedConfiguration resolved = resolve(options.configuration, "bytes");
+  return on_ranks(resolved.configuration, options.threads, console, [&](const Seat& seat, Console& of_rank) {
+    return train_rank(options, resolved, seat, of_rank);
+  });
 }
 
 }  // namespace encore::command

@@ -18,7 +18,6 @@
 #include "compare.hpp"
 #include "configure.hpp"
 #include "evaluate.hpp"
-#include "interruption.hpp"
 #include "learning_rate.hpp"
 #include "numbers.hpp"
 #include "report/gather.hpp"
@@ -74,32 +73,28 @@ void TrainingTotals::add(const model::StepResult& result) {
   host_waits_in_replay += result.report.host_syncs + result.report.host_copies;
 }
 
-Training::Training(const TrainOptions& options, Console& console)
-    : Training(options, console, resolve(options.configuration, "bytes")) {}
-
-Training::Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved)
+Training::Training(const TrainOptions& options, Console& console, const Seat& seat,
+                   const model::ResolvedConfiguration& resolved)
     : options_(options),
       console_(console),
-      resolved_(std::move(resolved)),
+      seat_(seat),
+      resolved_(resolved),
       configuration_(resolved_.configuration),
-      data_(options.data, configuration_),
+      data_(options.data, configuration_, seat.data_rank),
       session_(options.threads),
-      trainer_(model::make_trainer(configuration_)) {
-  if (options.log && options.save && *options.log == *options.save)
-    throw UsageError(fmt::format("--log and --save name the same file, '{}'", options.log->string()));
-  if (options.report && (options.report == options.log || options.report == options.save))
-    throw UsageError(
-        fmt::format("--report names the file of --log or --save, '{}'", options.report->string()));
+      trainer_(model::make_trainer(configuration_, seat.groups)) {
   if (options.save) model::require_savable(*options.save, configuration_.model, options.shard_bytes);
-  if (options.save && options.data.tokenizer) bring_tokenizer(*options.save, *options.data.tokenizer);
-  if (options.report) require_writable(*options.report);
-  if (options.profile_file) require_writable(*options.profile_file);
+  if (seat.speaks()) {
+    if (options.save && options.data.tokenizer) bring_tokenizer(*options.save, *options.data.tokenizer);
+    if (options.report) require_writable(*options.report);
+    if (options.profile_file) require_writable(*options.profile_file);
+  }
   std::int64_t steps_done = 0;
   if (options.configuration.load) {
     const model::LoadedCheckpoint loaded = model::load_checkpoint(*options.configuration.load, *trainer_);
     if (loaded.resumes) steps_done = loaded.steps_done;
   }
-  if (!options.log) return;
+  if (!options.log || !seat.speaks()) return;
   if (complete()) {
     finish_left_log(*options.log, steps_done);
   } else {
@@ -115,7 +110,13 @@ std::string Training::introduction() const {
                   model.family, model.layers, count_text(trainer_->layout().parameter_count()),
                   name_of(train.precision), name_of(configuration_.backend), trainer_->device_description());
   text += fmt::format("matrix products by {}\n", trainer_->blas_description());
-  text += fmt::format("data: {}; {} tokens a step\n", data_.description(), tokens_of_step(train));
+  text += fmt::format("data: {}; {} tokens a step\n", data_.description(),
+                      tokens_of_step(train) * configuration_.parallel.data);
+  if (seat_.groups.world)
+    text += fmt::format("ranks: {}: {} tensor x {} data x {} stages; {}\n", seat_.groups.world->size(),
+                        configuration_.parallel.tensor, configuration_.parallel.data,
+                        seat_.groups.pipeline ? configuration_.parallel.pipeline : std::int64_t{1},
+                        seat_.groups.world->description());
   text += fmt::format("memory: {}; graphs: {}",
                       bytes_text(static_cast<double>(trainer_->memory_plan().total_bytes())),
                       name_of(configuration_.graph.impl));
@@ -148,15 +149,28 @@ int Training::run() {
 }
 
 int Training::train_until_done(Progress& progress) {
-  const Interruption interruption;
+  // The threads of a process have one of it together.
+  std::optional<Interruption> interruption;
+  if (seat_.speaks() || !seat_.is_thread) interruption.emplace();
   prepare_evaluation(progress);
   const std::int64_t interval = configuration_.train.checkpoint_interval;
-  while (!complete() && interruption.signal() == 0) {
+  int signal = signal_of_ranks(interruption);
+  while (!complete() && signal == 0) {
     train_step(progress);
     if (interval > 0 && trainer_->steps_done() % interval == 0) save();
+    signal = signal_of_ranks(interruption);
   }
   save();
-  return interruption.signal();
+  return signal;
+}
+
+int Training::signal_of_ranks(const std::optional<Interruption>& interruption) {
+  const int mine = interruption ? interruption->signal() : 0;
+  if (!seat_.groups.world) return mine;
+  // All must stop after the same step. Asking each other waits for the device, so not after each.
+  constexpr std::int64_t steps_between = 8;
+  if (trainer_->steps_done() % steps_between != 0) return 0;
+  return trainer_->largest_of_ranks(mine);
 }
 
 void Training::train_step(Progress& progress) {
@@ -170,7 +184,7 @@ void Training::train_step(Progress& progress) {
   StepRecord record{
       .result = std::move(result), .learning_rate = rate, .tokens_per_second = tokens_per_second};
   record.evaluation_loss = evaluate_if_due();
-  if (options_.report) kept_steps_.push_back(report_step(record));
+  if (options_.report && seat_.speaks()) kept_steps_.push_back(report_step(record));
   totals_.add(record.result);
   write_log(record);
   progress.show(record);

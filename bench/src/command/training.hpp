@@ -15,8 +15,10 @@
 #include "../device/session.hpp"
 #include "console.hpp"
 #include "data.hpp"
+#include "interruption.hpp"
 #include "options.hpp"
 #include "progress.hpp"
+#include "ranks.hpp"
 #include "report/report.hpp"
 
 namespace encore::command {
@@ -39,7 +41,8 @@ struct TrainingTotals {
 class Training {
  public:
   /// Reads all files first, then makes the trainer. Throws what can be wrong with them.
-  Training(const TrainOptions& options, Console& console);
+  Training(const TrainOptions& options, Console& console, const Seat& seat,
+           const model::ResolvedConfiguration& resolved);
 
   /// What is going to be trained, on what.
   std::string introduction() const;
@@ -59,7 +62,6 @@ class Training {
   Report take_report(const std::string& failure);
 
  private:
-  Training(const TrainOptions& options, Console& console, model::ResolvedConfiguration resolved);
   void train_step(Progress& progress);
   void write_log(const StepRecord& record);
   void prepare_evaluation(Progress& progress);
@@ -69,10 +71,13 @@ class Training {
   void require_finite(const model::StepResult& result) const;
   void save();
   int train_until_done(Progress& progress);
+  /// The signal that some rank got, as far as it is known to all.
+  int signal_of_ranks(const std::optional<Interruption>& interruption);
 
   const TrainOptions& options_;
   Console& console_;
-  model::ResolvedConfiguration resolved_;
+  const Seat& seat_;
+  const model::ResolvedConfiguration& resolved_;
   const model::Configuration& configuration_;
   TrainingData data_;
   DeviceSession session_;

@@ -5,7 +5,11 @@
 
 namespace encore::command {
 
-DeviceSession::DeviceSession(int threads) : runtime_(std::make_unique<backend::Runtime>(threads)) {}
+DeviceSession::DeviceSession(int threads) : DeviceSession(threads, {}) {}
+
+DeviceSession::DeviceSession(int threads, const backend::ProcessRank& process)
+    : runtime_(Kokkos::is_initialized() ? nullptr : std::make_unique<backend::Runtime>(threads, process)) {}
+
 DeviceSession::~DeviceSession() = default;
 
 }  // namespace encore::command
