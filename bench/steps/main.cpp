@@ -112,9 +112,7 @@ encore::model::RankGroups group_of_one(const std::string& backend) {
 encore::model::RankGroups groups_of(const encore::backend::Job& job, const Configuration& configuration,
                                     const Options& options) {
   if (!job.world) return options.collectives ? group_of_one(options.backend) : encore::model::RankGroups();
-  encore::model::RankGroups groups = encore::model::make_rank_groups(job.world, configuration.parallel);
-  groups.watch = job.watch;
-  return groups;
+  return encore::model::make_rank_groups(job.world, configuration.parallel);
 }
 
 /// Tokens of this rank's microbatches, which depend on their numbers among those of all ranks alone.

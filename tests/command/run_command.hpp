@@ -20,6 +20,7 @@ struct Outcome {
 struct Surroundings {
   std::optional<std::uint64_t> largest_file;  ///< bytes; a limit that acts like a full disk
   std::filesystem::path output;               ///< where standard output goes, instead of into the outcome
+  std::vector<std::string> environment = {};  ///< NAME=value, beside what there is
 };
 
 /// Runs the built command with these arguments, at most 120 seconds long.

@@ -71,9 +71,8 @@ int in_job(const model::Configuration& configuration, const backend::ProcessRank
   const bool on_gpu = configuration.backend == model::BackendKind::cuda;
   backend::Job job = on_gpu ? backend::join_gpu_job(process) : backend::join_host_job(process);
   const model::RankLayout layout(configuration.parallel, true);
-  Seat seat{model::make_rank_groups(job.world, configuration.parallel), process.rank,
+  const Seat seat{model::make_rank_groups(job.world, configuration.parallel), process.rank,
             layout.place_of(process.rank).data};
-  seat.groups.watch = job.watch;
   Console silent(Console::Voice::silent);
   return body(seat, seat.speaks() ? console : silent);
 }

@@ -180,7 +180,9 @@ void Training::train_step(Progress& progress) {
   const double rate = learning_rate(configuration_.train, done);
   model::StepResult result = trainer_->step(rate);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  const double tokens_per_second = static_cast<double>(result.tokens) / seconds;
+  // Of all data ranks.
+  const auto tokens = static_cast<double>(result.tokens * configuration_.parallel.data);
+  const double tokens_per_second = tokens / seconds;
   StepRecord record{
       .result = std::move(result), .learning_rate = rate, .tokens_per_second = tokens_per_second};
   record.evaluation_loss = evaluate_if_due();
