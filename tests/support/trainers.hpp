@@ -111,10 +111,13 @@ inline TrainingState state_of(model::Trainer& trainer) {
   TrainingState state;
   for (const auto array : {weights, first_moment, second_moment, master, expert_bias}) {
     if (!trainer.type_of(array)) continue;
-    for (const auto& slice : model::slices_of(trainer.layout(), array)) {
-      const auto bytes = trainer.read(array, slice);
+    const auto append = [&](const std::vector<std::byte>& bytes) {
       state.bytes.insert(state.bytes.end(), bytes.begin(), bytes.end());
-    }
+    };
+    if (array == expert_bias)
+      for (const auto& slice : trainer.layout().expert_biases()) append(trainer.read(array, slice));
+    else
+      for (const auto& box : trainer.layout().boxes()) append(trainer.read(array, box));
   }
   state.random = trainer.random_positions();
   return state;

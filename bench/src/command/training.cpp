@@ -83,8 +83,8 @@ Training::Training(const TrainOptions& options, Console& console, const Seat& se
       data_(options.data, configuration_, seat.data_rank),
       session_(options.threads),
       trainer_(model::make_trainer(configuration_, seat.groups)) {
-  if (options.save) model::require_savable(*options.save, configuration_.model, options.shard_bytes);
   if (seat.speaks()) {
+    if (options.save) model::require_savable(*options.save, configuration_.model, options.shard_bytes);
     if (options.save && options.data.tokenizer) bring_tokenizer(*options.save, *options.data.tokenizer);
     if (options.report) require_writable(*options.report);
     if (options.profile_file) require_writable(*options.profile_file);

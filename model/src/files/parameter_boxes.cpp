@@ -68,6 +68,16 @@ std::vector<Stretch> box_of(const Parameter& parameter, std::int64_t begin, std:
   return box;
 }
 
+/// Whether no rank before this one has the same of a parameter.
+bool has_first_copy(const ModelShard& shard, const Parameter& parameter) {
+  const RankGroup copies =
+      parameter.is_dealt_out(RankGroup::expert) ? RankGroup::expert_data : RankGroup::data;
+  if (shard.layout.rank_in(copies, shard.place) > 0) return false;
+  if (shard.place.tensor > 0 && !parameter.is_dealt_out(RankGroup::tensor)) return false;
+  // What is not of a layer is in the first stage or in the last; a tied table is in both.
+  return shard.has_embedding() || parameter.name != "embedding/tokens";
+}
+
 }  // namespace
 
 Stretch share_in(const ModelShard& shard, const Partition& partition, std::int64_t section) {
@@ -86,7 +96,8 @@ void append_boxes(const ModelShard& shard, const Parameter& parameter,
     const std::vector<Stretch> tensor = box_of(parameter, first, slice.elements());
     // Every combination of one piece of each dimension.
     for (std::vector<std::size_t> chosen(dimensions, 0); !chosen.empty();) {
-      ParameterBox box{slice.name, slice.shape, -first, parameter.offset, {}, whole, local};
+      ParameterBox box{slice.name, slice.shape, -first, parameter.offset,
+                       {},         whole,       local,  has_first_copy(shard, parameter)};
       for (std::size_t i = 0; i < dimensions; ++i) {
         const Piece& piece = pieces[i][chosen[i]];
         const std::int64_t begin = std::max(piece.whole.begin, tensor[i].begin),

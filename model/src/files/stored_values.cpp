@@ -63,8 +63,12 @@ std::vector<Result> floating_values(const StoredTensor& tensor, const std::files
 
 }  // namespace
 
+std::vector<float> float32_of(const StoredTensor& tensor, const std::filesystem::path& file) {
+  return floating_values<float>(tensor, file);
+}
+
 std::vector<float> SafetensorsFile::float32(std::string_view name) const {
-  return floating_values<float>(tensor(name), path());
+  return float32_of(tensor(name), path());
 }
 
 std::vector<double> SafetensorsFile::float64(std::string_view name) const {

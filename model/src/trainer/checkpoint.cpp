@@ -11,11 +11,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "whole_tensors.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <exception>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -147,28 +151,78 @@ ModelConfiguration read_model_configuration(const std::filesystem::path& path) {
 
 namespace {
 
+/// All tensors of the model, whatever this rank has of them.
+ParameterLayout whole_layout(const Configuration& configuration) {
+  return {configuration.model, configuration.train.decay_all};
+}
+
+std::int64_t rank_of(const Trainer& trainer) {
+  const ModelShard& shard = trainer.layout().shard();
+  return shard.layout.rank_at(shard.place);
+}
+
 template <class Writer>
-void write_checkpoint(Writer& writer, Trainer& trainer) {
+void describe_checkpoint(Writer& writer, Trainer& trainer, const std::vector<ParameterBox>& tensors) {
   writer.add_metadata("format", "pt");
   writer.add_metadata("config", write_huggingface_configuration(trainer.configuration().model,
                                                                 trainer.configuration().train.precision));
   writer.add_metadata(std::string(step_key), std::to_string(trainer.steps_done()));
   writer.add_metadata(std::string(random_key), text_of(trainer.random_positions()));
-  const std::vector<ParameterSlice> slices = trainer.layout().slices();
   for (const StoredArray& stored : stored_arrays)
     if (const auto type = trainer.type_of(stored.array))
-      for (const ParameterSlice& slice : slices)
-        writer.add(std::string(stored.prefix) + slice.name, stored_type_of(*type), slice.shape);
-  const std::vector<ParameterSlice>& biases = trainer.layout().expert_biases();
-  for (const ParameterSlice& slice : biases)
+      for (const ParameterBox& tensor : tensors)
+        writer.add(std::string(stored.prefix) + tensor.name, stored_type_of(*type), tensor.shape);
+  for (const ParameterSlice& slice : trainer.layout().expert_biases())
     writer.add(slice.name, stored_type_of(*trainer.type_of(ParameterArray::expert_bias)), slice.shape);
+}
+
+/// Puts every tensor together from what the ranks have of it and hands it to `write(name, bytes)`, in pieces.
+template <class Write>
+void for_each_tensor(Trainer& trainer, const std::vector<ParameterBox>& tensors, const Write& write) {
+  const BoxesOfTensors here = boxes_of_tensors(trainer.layout().boxes());
+  static const std::vector<ParameterBox> nothing;
   for (const StoredArray& stored : stored_arrays)
     if (trainer.type_of(stored.array))
-      for (const ParameterSlice& slice : slices)
-        writer.write(std::string(stored.prefix) + slice.name, trainer.read(stored.array, slice));
-  for (const ParameterSlice& slice : biases)
-    writer.write(slice.name, trainer.read(ParameterArray::expert_bias, slice));
-  writer.commit();
+      for (const ParameterBox& tensor : tensors) {
+        const auto found = here.find(tensor.name);
+        for_each_piece(trainer, stored.array, tensor, found == here.end() ? nothing : found->second,
+                       [&](std::span<const std::byte> bytes) {
+                         write(std::string(stored.prefix) + tensor.name, bytes);
+                       });
+      }
+  for (const ParameterSlice& slice : trainer.layout().expert_biases())
+    write(slice.name, trainer.read(ParameterArray::expert_bias, slice));
+}
+
+/// Runs `make_writer`, and writes by what it makes, on the first rank; the others help it to the tensors. Where the first
+/// fails all do, and it goes on to the end with them before.
+template <class MakeWriter>
+void write_checkpoint(Trainer& trainer, const std::string& path, const MakeWriter& make_writer) {
+  const std::vector<ParameterBox> tensors = whole_layout(trainer.configuration()).boxes();
+  std::exception_ptr failure;
+  decltype(make_writer()) writer;
+  const auto attempt = [&](const auto& work) {
+    if (rank_of(trainer) > 0 || failure) return;
+    try {
+      work();
+    } catch (const Error&) {
+      failure = std::current_exception();
+      writer.reset();
+    }
+  };
+  attempt([&] {
+    writer = make_writer();
+    describe_checkpoint(*writer, trainer, tensors);
+  });
+  for_each_tensor(trainer, tensors, [&](const std::string& name, std::span<const std::byte> bytes) {
+    attempt([&] { writer->write(name, bytes); });
+  });
+  attempt([&] { writer->commit(); });
+  const bool failed = trainer.largest_of_ranks(failure ? 1 : 0) > 0;
+  if (failure) std::rethrow_exception(failure);
+  if (failed)
+    throw OutputFileError(
+        fmt::format("rank 0 could not write the checkpoint '{}': its own error says why", path));
 }
 
 constexpr std::string_view configuration_name = "config.json";
@@ -225,32 +279,44 @@ void require_savable(const std::filesystem::path& path, const ModelConfiguration
 
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer, std::uint64_t shard_bytes) {
   const Configuration& configuration = trainer.configuration();
-  if (!is_folder(path, shard_bytes)) {
-    SafetensorsWriter writer(path);
-    return write_checkpoint(writer, trainer);
-  }
-  require_savable(path, configuration.model, shard_bytes);
-  if (!has_configuration(path, configuration.model))
-    write_file_atomically(path / configuration_name, write_huggingface_configuration(
-                                                         configuration.model, configuration.train.precision));
-  if (shard_bytes > 0) {
-    ShardedSafetensorsWriter writer(path, trainer.steps_done(), shard_bytes);
-    return write_checkpoint(writer, trainer);
-  }
-  SafetensorsWriter writer(path / whole_weights_name);
-  write_checkpoint(writer, trainer);
+  if (!is_folder(path, shard_bytes))
+    return write_checkpoint(trainer, path.string(),
+                            [&] { return std::make_unique<SafetensorsWriter>(path); });
+  const auto prepare_folder = [&] {
+    require_savable(path, configuration.model, shard_bytes);
+    if (!has_configuration(path, configuration.model))
+      write_file_atomically(
+          path / configuration_name,
+          write_huggingface_configuration(configuration.model, configuration.train.precision));
+  };
+  if (shard_bytes > 0)
+    return write_checkpoint(trainer, path.string(), [&] {
+      prepare_folder();
+      return std::make_unique<ShardedSafetensorsWriter>(path, trainer.steps_done(), shard_bytes);
+    });
+  write_checkpoint(trainer, path.string(), [&] {
+    prepare_folder();
+    return std::make_unique<SafetensorsWriter>(path / whole_weights_name);
+  });
 }
 
-LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
-  const SafetensorsFiles file(path);
-  const ModelConfiguration& model = trainer.configuration().model;
-  const bool resumes = file.metadata().contains(step_key);
-  const std::vector<ParameterSlice> slices = trainer.layout().slices_in(
-      [&file](const std::string& name) { return file.contains(name_in(file, name)); });
+namespace {
 
-  // Everything is looked at before anything is changed.
+/// What a file holds for a trainer, once it has been found to fit.
+struct Contents {
+  std::vector<ParameterBox> boxes;  ///< of this rank
+  bool resumes = false;
+  LoadedCheckpoint loaded;
+  std::vector<RandomPosition> positions;
+};
+
+Contents contents_of(const SafetensorsFiles& file, Trainer& trainer) {
+  Contents contents;
+  const Configuration& configuration = trainer.configuration();
+  contents.resumes = file.metadata().contains(step_key);
+  const auto has = [&file](const std::string& name) { return file.contains(name_in(file, name)); };
   std::set<std::string> known;
-  for (const ParameterSlice& slice : slices) {
+  for (const ParameterSlice& slice : whole_layout(configuration).slices_in(has)) {
     const std::string name = name_in(file, slice.name);
     known.insert(name);
     tensor_of(file, name, slice.shape);
@@ -258,7 +324,7 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
       const std::string state = std::string(stored.prefix) + slice.name;
       known.insert(state);
       const auto type = trainer.type_of(stored.array);
-      if (!resumes || !type || stored.array == ParameterArray::weights) continue;
+      if (!contents.resumes || !type || stored.array == ParameterArray::weights) continue;
       if (const StoredTensor& tensor = tensor_of(file, state, slice.shape);
           tensor.type != stored_type_of(*type))
         throw InputFileError(
@@ -271,24 +337,53 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& tra
     known.insert(slice.name);
     tensor_of(file, slice.name, slice.shape);
   }
-  refuse_strangers(file, known, model);
-  LoadedCheckpoint loaded;
-  std::vector<RandomPosition> positions;
-  if (resumes) {
-    loaded = {static_cast<std::int64_t>(number_of(file.metadata(step_key), file, step_key)), true};
-    positions = positions_of(file);
+  refuse_strangers(file, known, configuration.model);
+  contents.boxes = trainer.layout().boxes_in(has);
+  if (contents.resumes) {
+    contents.loaded = {static_cast<std::int64_t>(number_of(file.metadata(step_key), file, step_key)), true};
+    contents.positions = positions_of(file);
   }
+  return contents;
+}
 
-  for (const ParameterSlice& slice : slices) {
-    trainer.set_weights(slice, file.float32(name_in(file, slice.name)));
-    if (!resumes) continue;
+std::vector<float> float32_of(const SafetensorsFiles& file, const std::string& name,
+                              const ParameterBox& box) {
+  StoredTensor part = file.tensor(name);
+  const std::vector<std::byte> bytes = bytes_of(part, box);
+  part.shape = box.extents;
+  part.bytes = bytes;
+  return model::float32_of(part, file.path());
+}
+
+}  // namespace
+
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Trainer& trainer) {
+  // Everything is looked at, by all ranks, before anything is changed by one.
+  std::optional<SafetensorsFiles> file;
+  Contents contents;
+  std::exception_ptr failure;
+  try {
+    file.emplace(path);
+    contents = contents_of(*file, trainer);
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  const std::int64_t failed =
+      trainer.largest_of_ranks(failure ? static_cast<std::int32_t>(rank_of(trainer)) + 1 : 0);
+  if (failure) std::rethrow_exception(failure);
+  if (failed > 0)
+    throw InputFileError(fmt::format("rank {} could not read the checkpoint '{}': its own error says why",
+                                     failed - 1, path.string()));
+  for (const ParameterBox& box : contents.boxes) {
+    trainer.set_weights(box, float32_of(*file, name_in(*file, box.name), box));
+    if (!contents.resumes) continue;
     for (const StoredArray& stored : stored_arrays)
       if (stored.array != ParameterArray::weights && trainer.type_of(stored.array))
-        trainer.write(stored.array, slice, file.tensor(std::string(stored.prefix) + slice.name).bytes);
+        trainer.write(stored.array, box, bytes_of(file->tensor(std::string(stored.prefix) + box.name), box));
   }
-  load_expert_biases(file, trainer);
-  if (resumes) trainer.restore(loaded.steps_done, positions);
-  return loaded;
+  load_expert_biases(*file, trainer);
+  if (contents.resumes) trainer.restore(contents.loaded.steps_done, contents.positions);
+  return contents.loaded;
 }
 
 void load_weights(const std::filesystem::path& path, Generator& generator) {

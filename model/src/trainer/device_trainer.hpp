@@ -49,6 +49,7 @@ class DeviceTrainer final : public Trainer {
   void write(ParameterArray array, const ParameterBox& box, std::span<const std::byte> bytes) override;
   void set_weights(const ParameterBox& box, std::span<const float> values) override;
   std::int32_t largest_of_ranks(std::int32_t mine) override;
+  void add_over_ranks(std::span<std::int32_t> values) override;
   std::vector<RandomPosition> random_positions() override;
   void restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) override;
   std::unique_ptr<SavedState> save_state() override;

@@ -246,6 +246,23 @@ std::int32_t DeviceTrainer<Space, T, G>::largest_of_ranks(std::int32_t mine) {
 }
 
 template <class Space, class T, class G>
+void DeviceTrainer<Space, T, G>::add_over_ranks(std::span<std::int32_t> values) {
+  const std::string_view world = name_of(RankGroup::world);
+  if (!device_.is_in(world) || values.empty()) return;
+  auto& stream = device_.stream();
+  const backend::Allocation<Space> memory("numbers of all ranks", values.size_bytes());
+  stream.copy_to_device(memory.data(), std::as_bytes(values).data(), values.size_bytes(),
+                        "numbers of all ranks");
+  device_.communicator(world).template all_reduce<std::int32_t>(
+      stream, "encore::world::sum",
+      backend::Vector<std::int32_t, Space>(reinterpret_cast<std::int32_t*>(memory.data()), values.size()),
+      backend::Reduction::sum);
+  stream.copy_to_host(std::as_writable_bytes(values).data(), memory.data(), values.size_bytes(),
+                      "numbers of all ranks");
+  stream.synchronize("numbers of all ranks");
+}
+
+template <class Space, class T, class G>
 std::vector<RandomPosition> DeviceTrainer<Space, T, G>::random_positions() {
   std::vector<RandomPosition> positions;
   const auto& names = device_.random().names();

@@ -29,6 +29,16 @@ std::size_t count_differences(const std::vector<std::byte>& left, const std::vec
   return count;
 }
 
+/// Of what read_state keeps of an array, in order.
+std::vector<std::string> names_in(const ParameterLayout& layout, ParameterArray array) {
+  std::vector<std::string> names;
+  if (array == ParameterArray::expert_bias)
+    for (const ParameterSlice& slice : layout.expert_biases()) names.push_back(slice.name);
+  else
+    for (const ParameterBox& box : layout.boxes()) names.push_back(box.name);
+  return names;
+}
+
 }  // namespace
 
 TrainingState read_state(Trainer& trainer) {
@@ -38,10 +48,13 @@ TrainingState read_state(Trainer& trainer) {
   for (const ParameterArray array : all_parameter_arrays) {
     const auto type = trainer.type_of(array);
     if (!type) continue;
-    const auto slices = slices_of(trainer.layout(), array);
     TrainingState::Array& copy = state.arrays.emplace_back(TrainingState::Array{array, *type, {}});
-    copy.slices.reserve(slices.size());
-    for (const ParameterSlice& slice : slices) copy.slices.push_back(trainer.read(array, slice));
+    if (array == ParameterArray::expert_bias)
+      for (const ParameterSlice& slice : trainer.layout().expert_biases())
+        copy.slices.push_back(trainer.read(array, slice));
+    else
+      for (const ParameterBox& box : trainer.layout().boxes())
+        copy.slices.push_back(trainer.read(array, box));
   }
   return state;
 }
@@ -49,14 +62,14 @@ TrainingState read_state(Trainer& trainer) {
 std::string first_difference(const ParameterLayout& layout, const TrainingState& left,
                              const TrainingState& right) {
   for (std::size_t a = 0; a < left.arrays.size(); ++a) {
-    const auto slices = slices_of(layout, left.arrays[a].array);
+    const std::vector<std::string> names = names_in(layout, left.arrays[a].array);
     const std::size_t element = backend::size_of(left.arrays[a].type);
-    for (std::size_t i = 0; i < slices.size(); ++i) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
       const auto& one = left.arrays[a].slices[i];
       const auto& other = right.arrays[a].slices[i];
       if (one != other)
         return fmt::format("{} of the {} {} of '{}' differ", count_differences(one, other, element),
-                           one.size() / element, name_of(left.arrays[a].array), slices[i].name);
+                           one.size() / element, name_of(left.arrays[a].array), names[i]);
     }
   }
   if (left.positions != right.positions) return "the random positions differ";

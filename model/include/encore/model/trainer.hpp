@@ -201,6 +201,10 @@ class Trainer {
   /// that none goes on before the last has come.
   virtual std::int32_t largest_of_ranks(std::int32_t mine) = 0;
 
+  /// Replaces each number by the sum of those that all ranks give for it. Only where ranks have different parameters; else
+  /// the numbers stay. Waits for all ranks.
+  virtual void add_over_ranks(std::span<std::int32_t> values) = 0;
+
   virtual std::vector<RandomPosition> random_positions() = 0;
   /// For resuming. Throws ConfigurationError when the number of streams differs.
   virtual void restore(std::int64_t steps_done, const std::vector<RandomPosition>& positions) = 0;

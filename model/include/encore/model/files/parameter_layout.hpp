@@ -34,6 +34,7 @@ struct ParameterBox {
   std::vector<std::int64_t> extents;
   std::vector<std::int64_t> tensor_strides;
   std::vector<std::int64_t> strides;
+  bool is_first = true;  ///< whether of the ranks that have the same box this is the first
   std::int64_t elements() const;
 };
 

@@ -27,6 +27,10 @@ struct StoredTensor {
   std::int64_t elements() const noexcept;
 };
 
+/// The numbers of a tensor of any floating-point type, rounded to nearest; `file` is named in errors. Throws
+/// InputFileError for a tensor of integers.
+std::vector<float> float32_of(const StoredTensor& tensor, const std::filesystem::path& file);
+
 /// A safetensors file, mapped and read as hostile input.
 ///
 /// The constructor accepts a file only if: the header's length fits the file and is at most 100 MB; the
