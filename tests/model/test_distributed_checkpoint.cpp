@@ -61,9 +61,10 @@ std::vector<Case> cases() {
   const Settings gentle{"train.lr=0.002", "train.min_lr=0.002", "backend=serial"};
   const Settings one{"train.microbatches=4"}, two{"train.microbatches=2", "parallel.data=2"},
       four{"train.microbatches=1", "parallel.data=4"},
-      sharded{"train.microbatches=1", "parallel.data=4", "parallel.shard_optimizer=true"};
-  return {{"llama", and_more(tiny_model("llama"), gentle), {one, two, four, sharded}},
-          {"gpt2", and_more(tiny_model("gpt2"), gentle), {one, sharded}},
+      sharded{"train.microbatches=1", "parallel.data=4", "parallel.shard_optimizer=true"},
+      tensor{"train.microbatches=2", "parallel.tensor=2", "parallel.data=2", "parallel.shard_optimizer=true"};
+  return {{"llama", and_more(tiny_model("llama"), gentle), {one, two, four, sharded, tensor}},
+          {"gpt2", and_more(tiny_model("gpt2"), gentle), {one, sharded, tensor}},
           {"experts", and_more(tiny_experts(), gentle), {one, two, sharded}},
           {"master weights",
            and_more(and_more(tiny_model("llama"), gentle),
