@@ -42,6 +42,30 @@ TEST_CASE("data ranks train on what one rank has in as many microbatches, and re
   }
 }
 
+TEST_CASE(
+    "profiles and comparisons of several ranks end, and a checkpoint of two is evaluated by one and by two") {
+  const TinyModel tiny;
+  for (const char* const ranks : {"parallel.data=2", "parallel.tensor=2"}) {
+    CAPTURE(ranks);
+    const Outcome profile = encore(tiny.arguments("profile", {"--set", ranks}));
+    CHECK_MESSAGE(profile.code == 0, profile.error);
+    CHECK(profile.output.find("the whole step: ") != std::string::npos);
+    const Outcome comparison = encore(tiny.arguments("ab", {"--set", ranks, "--steps", "10"}));
+    CHECK_MESSAGE(comparison.code == 0, comparison.error);
+    CHECK(comparison.output.find("every bit is the same") != std::string::npos);
+    REQUIRE(encore(tiny.train({"--set", ranks, "--save", tiny.path("saved.safetensors")})).code == 0);
+    const auto loss = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> arguments{"eval",      "--load", tiny.path("saved.safetensors"),
+                                         "--backend", "serial", "--json"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      const Outcome outcome = encore(arguments);
+      REQUIRE_MESSAGE(outcome.code == 0, outcome.error);
+      return nlohmann::json::parse(outcome.output).at("loss").get<double>();
+    };
+    CHECK(loss({"--set", ranks}) == doctest::Approx(loss({})).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("an interrupted training of several ranks stops after the same step on all and is saved") {
   const TinyModel tiny;
   BackgroundRun run(tiny.train({"--set", "parallel.data=2", "--steps", "100000", "--save",
