@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 #include "rank_groups.hpp"
 #include "trainers.hpp"
 

@@ -259,7 +259,7 @@ void DeviceTrainer<Space, T, G>::add_over_ranks(std::span<std::int32_t> values) 
       backend::Reduction::sum);
   stream.copy_to_host(std::as_writable_bytes(values).data(), memory.data(), values.size_bytes(),
                       "numbers of all ranks");
-  stream.synchronize("numbers of all ranks");
+  backend::synchronize(stream, "numbers of all ranks", device_.watch());
 }
 
 template <class Space, class T, class G>
