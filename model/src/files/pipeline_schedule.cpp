@@ -72,12 +72,6 @@ std::vector<PipelinePass> needs(const PipelineShape& shape, const PipelinePass& 
   return needed;
 }
 
-struct TimedPass {
-  std::int64_t start;
-  std::int64_t stage;
-  PipelinePass pass;
-};
-
 /// Lets every stage run its order as early as possible.
 class Timetable {
  public:
@@ -116,7 +110,7 @@ class Timetable {
     }
     stage.free = start + (pass.kind == PassKind::forward ? 1 : 2);
     ends_[pass] = stage.free;
-    passes_.push_back({start, number, pass});
+    passes_.push_back({start, stage.free, number, pass});
     ++stage.next;
     return true;
   }
@@ -147,9 +141,13 @@ std::vector<PipelinePass> stage_order(const PipelineShape& shape, std::int64_t s
   return order;
 }
 
-std::vector<PipelinePass> merged_order(const PipelineShape& shape) {
+std::vector<TimedPass> timetable(const PipelineShape& shape) {
   check_shape(shape);
-  std::vector<TimedPass> passes = Timetable(shape).run();
+  return Timetable(shape).run();
+}
+
+std::vector<PipelinePass> merged_order(const PipelineShape& shape) {
+  std::vector<TimedPass> passes = timetable(shape);
   // A pass starts later than all that it needs, so sorting by start keeps every dependence.
   std::ranges::stable_sort(passes, {},
                            [](const TimedPass& timed) { return std::pair(timed.start, timed.stage); });

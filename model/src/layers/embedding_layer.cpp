@@ -20,8 +20,9 @@ EmbeddingBuffers append_embedding_forward(StackBuilder<Space, T, G>& builder, st
   const BufferId rows = builder.template add<T>(name + (dealt_out ? "/rows" : "/result"), {tokens, hidden});
   if (builder.training()) {
     b.order = builder.template add<std::int32_t>(name + "/order", {tokens});
-    // A tied table's gradient gets the head's share first.
-    if (!builder.model.tie_embeddings && !builder.accumulates(b.tokens)) b.cleared = b.tokens.gradient;
+    // A tied table's gradient gets the head's share first, where the head is here too.
+    const bool head_is_first = builder.model.tie_embeddings && builder.shard().has_head();
+    if (!head_is_first && !builder.accumulates(b.tokens)) b.cleared = b.tokens.gradient;
   }
   b.first_row = builder.vocabulary().begin;
   BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/forward", Module::embedding,

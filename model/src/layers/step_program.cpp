@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/error.hpp>
 #include <encore/model/files/pipeline_schedule.hpp>
+#include <encore/model/files/stage_schedule.hpp>
 
 #include <utility>
 #include <variant>
 
+#include "pipeline_segments.hpp"
 #include "tensor_parallel.hpp"
 
 namespace encore::model {
 
 namespace {
 
-/// Appends one pass after the other.
+/// Appends one pass after the other: of all stages, or of one.
 template <class Space, class T, class G>
 class Passes {
  public:
@@ -20,13 +22,33 @@ class Passes {
         pipeline_(pipeline),
         blocks_(blocks_of_layers(builder.model)),
         layers_of_chunk_(builder.model.layers / pipeline.chunks()),
-        microbatches_(static_cast<std::size_t>(pipeline.microbatches)) {}
+        microbatches_(static_cast<std::size_t>(pipeline.microbatches)) {
+    for (Microbatch& microbatch : microbatches_)
+      microbatch.layers.resize(static_cast<std::size_t>(builder.model.layers));
+  }
 
-  void append(const PipelinePass& pass) {
-    if (pass.kind == PassKind::forward) {
-      forward(pass.microbatch, pass.chunk);
-    } else if (builder_.training()) {
-      backward(pass.microbatch, pass.chunk);
+  /// All stages in turn.
+  void append_all() {
+    for (const PipelinePass& pass : merged_order(pipeline_)) {
+      append(pass, 0);
+      append_delayed();
+    }
+  }
+
+  /// One stage, with its transfers.
+  void append_stage(std::int64_t stage) {
+    const std::vector<StageOperation> operations =
+        builder_.training() ? stage_operations(pipeline_, stage) : forward_operations(pipeline_, stage);
+    for (const StageOperation& operation : operations) {
+      const bool hands_on = reader_of(pipeline_, operation.pass).has_value();
+      switch (operation.kind) {
+        case StageOperationKind::pass: append(operation.pass, stage); break;
+        case StageOperationKind::send: send(operation.pass); break;
+        case StageOperationKind::receive: receive(operation.pass); break;
+      }
+      // The next stage need not wait for weight gradients.
+      if (operation.kind == (hands_on ? StageOperationKind::send : StageOperationKind::pass))
+        append_delayed();
     }
   }
 
@@ -34,6 +56,7 @@ class Passes {
   using BlockBuffers = std::variant<AttentionBuffers, MlpBuffers, ExpertBuffers, MambaBuffers>;
   using Layer = std::vector<BlockBuffers>;
   struct Delayed {
+    std::int64_t microbatch;
     std::int64_t layer;
     Module module;
     std::vector<LinearGradient> gradients;
@@ -47,15 +70,41 @@ class Passes {
     BufferId residual;  ///< its gradient
   };
 
-  void forward(std::int64_t number, std::int64_t chunk) {
+  Microbatch& microbatch_of(const PipelinePass& pass) {
+    return microbatches_[static_cast<std::size_t>(pass.microbatch)];
+  }
+
+  void append(const PipelinePass& pass, std::int64_t first_chunk) {
+    if (pass.kind == PassKind::forward) {
+      forward(pass.microbatch, pass.chunk, first_chunk);
+    } else if (builder_.training()) {
+      backward(pass.microbatch, pass.chunk);
+    }
+  }
+
+  void send(const PipelinePass& pass) {
+    const Microbatch& microbatch = microbatch_of(pass);
+    append_send(builder_, pass, pass.kind == PassKind::forward ? microbatch.stream : microbatch.residual,
+                static_cast<int>(pipeline_.stage_of(reader_of(pipeline_, pass)->chunk)));
+  }
+
+  void receive(const PipelinePass& pass) {
+    Microbatch& microbatch = microbatch_of(pass);
+    (pass.kind == PassKind::forward ? microbatch.stream : microbatch.residual) =
+        append_receive(builder_, pass, static_cast<int>(pipeline_.stage_of(pass.chunk)));
+  }
+
+  /// `first_chunk`: of those that this rank computes.
+  void forward(std::int64_t number, std::int64_t chunk, std::int64_t first_chunk) {
     Microbatch& microbatch = microbatches_[static_cast<std::size_t>(number)];
     if (chunk == 0) {
       microbatch.embedding = append_embedding_forward(builder_, number);
-      if (has_block(builder_.model, Block::experts)) append_live_tokens(builder_, number);
       microbatch.stream = microbatch.embedding.result;
     }
+    if (chunk == first_chunk && has_block(builder_.model, Block::experts))
+      append_live_tokens(builder_, number);
     for (std::int64_t layer = chunk * layers_of_chunk_; layer < (chunk + 1) * layers_of_chunk_; ++layer) {
-      Layer& buffers = microbatch.layers.emplace_back();
+      Layer& buffers = microbatch.layers[static_cast<std::size_t>(layer)];
       for (const Block block : blocks_[static_cast<std::size_t>(layer)]) {
         buffers.push_back(block_forward(number, layer, block, microbatch.stream));
         microbatch.stream = std::visit([](const auto& of) { return of.result; }, buffers.back());
@@ -78,8 +127,12 @@ class Passes {
       append_embedding_backward(builder_, number, microbatch.embedding, microbatch.residual);
       microbatch = {};
     }
+  }
+
+  void append_delayed() {
     for (Delayed& delayed : delayed_)
-      append_weight_gradients(builder_, number, delayed.layer, delayed.module, std::move(delayed.gradients));
+      append_weight_gradients(builder_, delayed.microbatch, delayed.layer, delayed.module,
+                              std::move(delayed.gradients));
     delayed_.clear();
   }
 
@@ -109,8 +162,9 @@ class Passes {
       if (!full &&
           std::visit([&](const auto& of) { return builder_.recomputes(recompute_module(of)); }, *block))
         recompute(number, layer, *block, false);
-      std::visit([&](const auto& of) { delay(layer, module(of), backward(number, layer, of, residual)); },
-                 *block);
+      std::visit(
+          [&](const auto& of) { delay(number, layer, module(of), backward(number, layer, of, residual)); },
+          *block);
     }
   }
 
@@ -160,8 +214,9 @@ class Passes {
     return append_experts_recompute(builder_, number, layer, of, with_result);
   }
 
-  void delay(std::int64_t layer, Module module, std::vector<LinearGradient> gradients) {
-    if (!gradients.empty()) delayed_.push_back({layer, module, std::move(gradients)});
+  void delay(std::int64_t microbatch, std::int64_t layer, Module module,
+             std::vector<LinearGradient> gradients) {
+    if (!gradients.empty()) delayed_.push_back({microbatch, layer, module, std::move(gradients)});
   }
 
   StackBuilder<Space, T, G>& builder_;
@@ -177,7 +232,11 @@ class Passes {
 template <class Space, class T, class G>
 StepProgram<Space> build_step_program(backend::Device<Space>& device, const ModelConfiguration& model,
                                       const ParameterLayout& layout, const StepShape& shape) {
-  const PipelineShape pipeline{shape.pipeline, shape.virtual_stages, shape.microbatches};
+  const ModelShard& shard = layout.shard();
+  const bool apart = shard.layout.stages() > 1 || device.is_in(name_of(RankGroup::pipeline));
+  const PipelineShape pipeline =
+      apart ? PipelineShape{shard.layout.stages(), shard.virtual_stages, shape.microbatches}
+            : PipelineShape{shape.pipeline, shape.virtual_stages, shape.microbatches};
   require(pipeline.chunks() > 0 && model.layers % pipeline.chunks() == 0,
           "the layers cannot be dealt out evenly to the chunks of the pipeline");
   StackBuilder<Space, T, G> builder(device, model, layout, shape);
@@ -185,12 +244,19 @@ StepProgram<Space> build_step_program(backend::Device<Space>& device, const Mode
   const bool reduces = shape.training && builder.is_in(RankGroup::data);
   if (reduces) append_label_count_of_all_ranks(builder);
   Passes<Space, T, G> passes(builder, pipeline);
-  for (const PipelinePass& pass : merged_order(pipeline)) passes.append(pass);
+  if (apart) {
+    append_cleared_metrics(builder);
+    passes.append_stage(shard.place.stage);
+  } else {
+    passes.append_all();
+  }
   if (shape.training) insert_sums_over_tensor_ranks(builder);
+  if (apart) append_metrics_of_all_stages(builder);
   if (reduces) {
     append_metrics_of_all_ranks(builder);
     insert_gradient_reductions(builder);
   }
+  if (apart && shape.training) append_sum_of_tied_gradients(builder);
   if (shape.training) append_optimizer(builder, shape);
   return std::move(builder.step);
 }

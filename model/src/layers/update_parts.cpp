@@ -29,6 +29,7 @@ std::int64_t place_in_backward(std::string_view name, std::int64_t layers) {
 struct PlacedStretch {
   std::int64_t begin, end, place;
   bool experts = false;
+  bool alone = false;  ///< never joined
 };
 
 /// Joins neighbours where `together(first, second)`; what is joined has the later of the places.
@@ -50,16 +51,21 @@ std::vector<PlacedStretch> stretches_of(const ParameterLayout& layout, std::int6
   std::vector<PlacedStretch> stretches;
   for (const Parameter& parameter : layout.parameters())
     stretches.push_back({parameter.offset, 0, place_in_backward(parameter.name, layers),
-                         layout.shard().layout.expert() > 1 && parameter.is_dealt_out(RankGroup::expert)});
+                         layout.shard().layout.expert() > 1 && parameter.is_dealt_out(RankGroup::expert),
+                         // If tied, shares of it must be the same in the last stage as in the first.
+                         layout.shard().layout.stages() > 1 && parameter.name == "embedding/tokens"});
   std::ranges::sort(stretches, {}, &PlacedStretch::begin);
   for (std::size_t i = 0; i < stretches.size(); ++i)
     stretches[i].end = i + 1 < stretches.size() ? stretches[i + 1].begin : layout.elements();
-  const auto of_one_place = [](const PlacedStretch& first, const PlacedStretch& second) {
-    return first.place == second.place && first.experts == second.experts;
+  const auto joinable = [](const PlacedStretch& first, const PlacedStretch& second) {
+    return first.experts == second.experts && !first.alone && !second.alone;
+  };
+  const auto of_one_place = [joinable](const PlacedStretch& first, const PlacedStretch& second) {
+    return first.place == second.place && joinable(first, second);
   };
   const std::int64_t smallest = std::max(smallest_part, layout.elements() / most_parts);
-  const auto small = [smallest](const PlacedStretch& first, const PlacedStretch& second) {
-    return first.end - first.begin < smallest && first.experts == second.experts;
+  const auto small = [=](const PlacedStretch& first, const PlacedStretch& second) {
+    return first.end - first.begin < smallest && joinable(first, second);
   };
   std::vector<PlacedStretch> parts = joined(joined(stretches, of_one_place), small);
   const auto last_is_small = [&](const PlacedStretch& first, const PlacedStretch& second) {

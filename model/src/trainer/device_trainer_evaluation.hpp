@@ -32,10 +32,11 @@ auto DeviceTrainer<Space, T, G>::evaluation() -> Evaluation& {
       Evaluation{std::move(step), std::move(plan), {}, {}, {}, std::move(bindings), nullptr});
   Evaluation& e = *made;
   const graph::Outline& outline = e.step.program.outline();
-  require_memory_for_evaluation(e.plan.arena_bytes + outline.buffer(e.step.logits.at(0)).bytes() +
-                                2 * outline.buffer(e.step.ids).bytes());
+  // Of a pipeline only the last stage has logits.
+  const std::size_t logits_bytes = e.step.logits.empty() ? 0 : outline.buffer(e.step.logits.at(0)).bytes();
+  require_memory_for_evaluation(e.plan.arena_bytes + logits_bytes + 2 * outline.buffer(e.step.ids).bytes());
   e.arena = backend::Allocation<Space>("evaluation arena", e.plan.arena_bytes);
-  e.logits = backend::Allocation<Space>("logits", outline.buffer(e.step.logits.at(0)).bytes());
+  e.logits = backend::Allocation<Space>("logits", logits_bytes);
   e.batch = backend::Allocation<Space>("evaluation batch",
                                        2 * outline.buffer(e.step.ids).bytes() + 2 * sizeof(double));
   const std::size_t tokens_bytes = outline.buffer(e.step.ids).bytes();
@@ -47,7 +48,7 @@ auto DeviceTrainer<Space, T, G>::evaluation() -> Evaluation& {
   e.bindings.bind(e.step.scalars, scalars_.device_data());
   e.bindings.bind(e.step.rope_cosine, rope_.data());
   e.bindings.bind(e.step.rope_sine, rope_.data() + rope_.bytes() / 2);
-  e.bindings.bind(e.step.logits.at(0), e.logits.data());
+  if (!e.step.logits.empty()) e.bindings.bind(e.step.logits.at(0), e.logits.data());
   if (e.step.expert_bias) e.bindings.bind(*e.step.expert_bias, expert_bias_.data());
   e.bindings.bind_arena(e.plan, e.arena.data());
   e.bindings.bind_parts(outline);
@@ -91,6 +92,10 @@ double DeviceTrainer<Space, T, G>::evaluate(std::span<const std::int32_t> ids,
 template <class Space, class T, class G>
 std::vector<float> DeviceTrainer<Space, T, G>::logits() {
   Evaluation& e = evaluation();
+  if (e.step.logits.empty())
+    throw ConfigurationError(
+        fmt::format("stage {} of {} has no logits: ask a rank of the last stage for them",
+                    layout_.shard().place.stage, layout_.shard().layout.stages()));
   auto& stream = device_.stream();
   if (device_.is_in(name_of(RankGroup::tensor))) return logits_of_tensor_ranks();
   std::vector<std::byte> bytes(e.logits.bytes());

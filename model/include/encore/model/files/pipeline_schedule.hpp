@@ -42,6 +42,18 @@ std::string describe(const PipelinePass& pass);
 /// all numbers are positive, the stage exists, and virtual_stages is 1 where stages is.
 std::vector<PipelinePass> stage_order(const PipelineShape& shape, std::int64_t stage);
 
+/// When a pass runs if every stage runs on its own as early as its order and the data allow, forward takes 1 and
+/// backward 2, and nothing else takes any time.
+struct TimedPass {
+  std::int64_t start;
+  std::int64_t end;
+  std::int64_t stage;
+  PipelinePass pass;
+};
+
+/// The passes of all stages, those of each in its order. Throws as stage_order does.
+std::vector<TimedPass> timetable(const PipelineShape& shape);
+
 /// The passes of all stages in one order for one process: by the time at which each would start if every stage
 /// ran on its own as early as its order and the data allow, and backward took twice as long as forward. Throws
 /// as stage_order does.
