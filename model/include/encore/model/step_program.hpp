@@ -83,8 +83,8 @@ struct StepProgram {
 kernels::RopeFrequencies rope_frequencies(const ModelConfiguration& model);
 
 /// Builds the program: forward and backward of every microbatch through every chunk of layers, in the order of
-/// merged_order() (one stage: microbatch by microbatch), then (training) the gradient norm, AdamW, and the
-/// advance of the random streams. Random numbers depend on microbatch and layer, not on that order.
+/// merged_order(), or of one stage's chunks in that of stage_operations() where the device is in `pipeline`, then (training)
+/// the gradient norm, AdamW, and the advance of the random streams. Random numbers depend on microbatch and layer alone.
 /// A recomputed module has a segment `<module>/recompute` before its backward; a delayed weight gradient has
 /// one, `<module>/weight_gradient`, behind all other backward segments of its chunk. Neither changes a number.
 /// T is the type of weights and activations, G that of gradients. The device is asked for workspace sizes only.
