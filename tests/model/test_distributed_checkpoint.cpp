@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "temporary_folder.hpp"
 #include "rank_groups.hpp"
+#include "temporary_folder.hpp"
 #include "trainers.hpp"
 
 #include <encore/backend/error.hpp>
@@ -62,10 +62,15 @@ std::vector<Case> cases() {
   const Settings one{"train.microbatches=4"}, two{"train.microbatches=2", "parallel.data=2"},
       four{"train.microbatches=1", "parallel.data=4"},
       sharded{"train.microbatches=1", "parallel.data=4", "parallel.shard_optimizer=true"},
-      tensor{"train.microbatches=2", "parallel.tensor=2", "parallel.data=2", "parallel.shard_optimizer=true"};
-  return {{"llama", and_more(tiny_model("llama"), gentle), {one, two, four, sharded, tensor}},
-          {"gpt2", and_more(tiny_model("gpt2"), gentle), {one, sharded, tensor}},
-          {"experts", and_more(tiny_experts(), gentle), {one, two, sharded}},
+      tensor{"train.microbatches=2", "parallel.tensor=2", "parallel.data=2", "parallel.shard_optimizer=true"},
+      staged{"train.microbatches=2", "parallel.pipeline=2", "parallel.data=2",
+             "parallel.shard_optimizer=true"};
+  return {{"llama", and_more(tiny_model("llama"), gentle), {one, two, four, sharded, tensor, staged}},
+          {"gpt2", and_more(tiny_model("gpt2"), gentle), {one, sharded, tensor, staged}},
+          {"experts", and_more(tiny_experts(), gentle), {one, two, sharded, staged}},
+          {"hybrid with biases of experts",
+           and_more(and_more(tiny_hybrid(), gentle), {"model.layers=4", "model.pattern=M*-E"}),
+           {one, staged}},
           {"master weights",
            and_more(and_more(tiny_model("llama"), gentle),
                     {"train.precision=bf16", "train.master_weights=true", "train.optimizer_state=bf16"}),
