@@ -177,7 +177,9 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
   std::vector<BufferId> writes = buffers_of(
       context_gradient, projected_gradient, normalized_gradient, attention_workspace, head_workspace,
       sinks_workspace, gradient_of(b.query_norm), gradient_of(b.key_norm), gradient_of(b.sinks));
-  if (!delayed) append(writes, weights);
+  // Behind the sum over ranks, for which the rest of the pass waits.
+  const bool behind = builder.is_in(RankGroup::tensor);
+  if (!delayed && !behind) append(writes, weights[0]);
   segments.compute(
       "products",
       buffers_of(output_gradient, normalized, b.projected, b.context, b.log_sum_exp, b.qkv.weight.value,
@@ -187,7 +189,7 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
       [=](Execution<Space>& x) {
         Ops::linear_backward_input(x, "encore::attn::output_dgrad", b.output, output_gradient,
                                    context_gradient);
-        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
+        if (!delayed && !behind) Ops::template linear_backward_weight<G>(x, weights[0]);
         if (b.sinks)
           kernels::attention_sinks_backward<Space, T, G>(
               x.stream(), x.template vector<const T>(b.sinks->value), x.template matrix<const T>(b.context),
@@ -213,11 +215,11 @@ std::vector<LinearGradient> append_attention_backward(StackBuilder<Space, T, G>&
         operations.template backward<G>(x, b, projected_gradient, head_workspace, accumulate, rotation);
         Ops::linear_backward_input(x, "encore::attn::qkv_dgrad", b.qkv, projected_gradient,
                                    normalized_gradient);
-        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
       },
-      delayed ? std::vector<BufferId>() : lingering(builder, weights));
+      delayed || behind ? std::vector<BufferId>() : lingering(builder, {weights[0]}));
   const BufferId own_gradient =
       append_sum(builder, segments, "sum", name + "/own_normalized_gradient", normalized_gradient);
+  if (!delayed) append_weights(builder, segments, behind ? weights : std::vector{weights[1]});
   append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, true,
                        norm_workspace);
   segments.end();

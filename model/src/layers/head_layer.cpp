@@ -120,13 +120,13 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
   BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/backward", Module::head,
                                                                        Phase::backward, -1, microbatch));
   segments.compute("logits", buffers_of(b.weight.value, b.gathered, b.logits),
-                   buffers_of(normalized_gradient, weight_gradient), [=](Execution<Space>& x) {
+                   buffers_of(normalized_gradient), [=](Execution<Space>& x) {
                      Ops::linear_backward_input(x, "encore::head::logits_dgrad", linear, b.logits,
                                                 normalized_gradient);
-                     Ops::template linear_backward_weight<G>(x, weight_gradient);
                    });
   const BufferId own_gradient =
       append_sum(builder, segments, "sum", name + "/own_normalized_gradient", normalized_gradient);
+  append_weights(builder, segments, {weight_gradient});
   append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, false,
                        norm_workspace);
   segments.end();

@@ -271,7 +271,9 @@ std::vector<LinearGradient> append_mamba_backward(StackBuilder<Space, T, G>& bui
       g.gated_gradient, g.mixed_gradient, g.projected_gradient, g.normalized_gradient, g.gate_workspace,
       g.scan_workspace, g.convolution_workspace, b.gate_norm.gradient, b.step_bias.gradient,
       b.decay_log.gradient, b.skip.gradient, b.convolution_weight.gradient, gradient_of(b.convolution_bias));
-  if (!delayed) append(writes, weights);
+  // Behind the sum over ranks, for which the rest of the pass waits.
+  const bool behind = builder.is_in(RankGroup::tensor);
+  if (!delayed && !behind) append(writes, weights[0]);
   segments.compute(
       "products",
       buffers_of(output_gradient, normalized, b.projected, b.mixed, b.steps, b.decays, b.states, b.scanned,
@@ -281,15 +283,15 @@ std::vector<LinearGradient> append_mamba_backward(StackBuilder<Space, T, G>& bui
       writes,
       [=](Execution<Space>& x) {
         Ops::linear_backward_input(x, "encore::mamba::out_dgrad", b.out, output_gradient, g.gated_gradient);
-        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
+        if (!delayed && !behind) Ops::template linear_backward_weight<G>(x, weights[0]);
         run_backward<Space, T, G>({x, geometry, b}, g, accumulate);
         Ops::linear_backward_input(x, "encore::mamba::in_dgrad", b.in, g.projected_gradient,
                                    g.normalized_gradient);
-        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
       },
-      delayed ? std::vector<BufferId>() : lingering(builder, weights));
+      delayed || behind ? std::vector<BufferId>() : lingering(builder, {weights[0]}));
   const BufferId own_gradient =
       append_sum(builder, segments, "sum", name + "/own_normalized_gradient", g.normalized_gradient);
+  if (!delayed) append_weights(builder, segments, behind ? weights : std::vector{weights[1]});
   append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, true,
                        g.norm_workspace);
   segments.end();

@@ -107,20 +107,22 @@ std::vector<LinearGradient> append_mlp_backward(StackBuilder<Space, T, G>& build
   if (!delayed)
     for (LinearGradient& gradient : weights) gradient.accumulate = builder.accumulates(gradient.linear);
   std::vector<BufferId> writes = buffers_of(b.raised, activated_gradient, normalized_gradient);
-  if (!delayed) append(writes, weights);
+  // Behind the sum over ranks, for which the rest of the pass waits.
+  const bool behind = builder.is_in(RankGroup::tensor);
+  if (!delayed && !behind) append(writes, weights[0]);
   segments.compute(
       "products",
       buffers_of(output_gradient, normalized, b.activated, b.up.weight.value, b.down.weight.value), writes,
       [=](Execution<Space>& x) {
         Ops::linear_backward_input(x, "encore::mlp::down_dgrad", b.down, output_gradient, activated_gradient);
-        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[0]);
+        if (!delayed && !behind) Ops::template linear_backward_weight<G>(x, weights[0]);
         activation.backward<T>(x, b.raised, activated_gradient);
         Ops::linear_backward_input(x, "encore::mlp::up_dgrad", b.up, b.raised, normalized_gradient);
-        if (!delayed) Ops::template linear_backward_weight<G>(x, weights[1]);
       },
-      delayed ? std::vector<BufferId>() : lingering(builder, weights));
+      delayed || behind ? std::vector<BufferId>() : lingering(builder, {weights[0]}));
   const BufferId own_gradient =
       append_sum(builder, segments, "sum", name + "/own_normalized_gradient", normalized_gradient);
+  if (!delayed) append_weights(builder, segments, behind ? weights : std::vector{weights[1]});
   append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, true,
                        norm_workspace);
   segments.end();

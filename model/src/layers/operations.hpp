@@ -229,7 +229,9 @@ struct Operations {
   template <class G>
   static void linear_backward_weight(Execution<Space>& x, const LinearGradient& g) {
     const auto gradient = x.template matrix<G>(*g.linear.weight.gradient);
-    const backend::BranchScope branch(x.stream(), beside_unless_full(x, gradient.size()));
+    const backend::BranchScope branch(x.stream(), g.beside && x.stream().branch() == backend::Branch::main
+                                                      ? backend::Branch::beside
+                                                      : beside_unless_full(x, gradient.size()));
     const LinearBuffers& linear = g.linear;
     backend::MatrixProductOptions<G> options;
     options.addend = gradient.data();

@@ -57,6 +57,7 @@ struct LinearGradient {
   BufferId output_gradient;
   std::optional<BufferId> workspace;  ///< for the bias
   bool accumulate = false;
+  bool beside = false;  ///< whatever its size, as ranks communicate meanwhile
 };
 
 /// What a normalization saves for its backward pass.

@@ -81,6 +81,24 @@ BufferId append_branch_gradient(StackBuilder<Space, T, G>& builder, BlockSegment
 }
 
 template <class Space, class T, class G>
+void append_weights(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                    std::vector<LinearGradient> gradients) {
+  std::vector<BufferId> reads;
+  for (LinearGradient& gradient : gradients) {
+    gradient.beside = builder.is_in(RankGroup::tensor);
+    append(reads, gradient.input);
+    append(reads, gradient.output_gradient);
+  }
+  segments.compute(
+      "weights", reads, buffers_of(gradients),
+      [gradients](Execution<Space>& x) {
+        for (const LinearGradient& gradient : gradients)
+          Operations<Space, T>::template linear_backward_weight<G>(x, gradient);
+      },
+      lingering(builder, gradients));
+}
+
+template <class Space, class T, class G>
 void append_norm(const StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
                  const NormBuffers& norm, const NormStatistics& statistics, BufferId input,
                  BufferId normalized) {
@@ -118,6 +136,8 @@ void append_norm_backward(StackBuilder<Space, T, G>& builder, BlockSegments<Spac
                               BufferId, BufferId, std::uint32_t);                                           \
   template BufferId append_branch_gradient(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&,               \
                                            const std::string&, const char*, BufferId, std::uint32_t);       \
+  template void append_weights(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&,                           \
+                               std::vector<LinearGradient>);                                                \
   template void append_norm(const StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const NormBuffers&,    \
                             const NormStatistics&, BufferId, BufferId);                                     \
   template void append_norm_backward(StackBuilder<SPACE, T, G>&, BlockSegments<SPACE>&, const NormBuffers&, \

@@ -93,6 +93,12 @@ BufferId append_branch_gradient(StackBuilder<Space, T, G>& builder, BlockSegment
                                 const std::string& name, const char* label, BufferId residual,
                                 std::uint32_t dropout_segment);
 
+/// Weight gradients, in the order in which they are computed. Tensor ranks call it behind append_sum, so that they run while
+/// the ranks communicate.
+template <class Space, class T, class G>
+void append_weights(StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
+                    std::vector<LinearGradient> gradients);
+
 /// The normalization in front of a block, of the tokens of this rank.
 template <class Space, class T, class G>
 void append_norm(const StackBuilder<Space, T, G>& builder, BlockSegments<Space>& segments,
