@@ -368,3 +368,26 @@ TEST_CASE("with tokens dealt out a rank keeps half as much of the residual strea
     CHECK(elements(on(2, true), name) * 2 == elements({}, name));
   }
 }
+
+TEST_CASE("a batch whose tokens cannot be dealt out trains as on one rank") {
+  const auto losses_of = [](const Settings& more) {
+    const model::Configuration configuration =
+        resolve(and_more(gentle(tiny_model("llama")), more), {"backend=serial", "train.microbatch=1"});
+    std::vector<std::vector<double>> losses(static_cast<std::size_t>(configuration.parallel.tensor));
+    on_rank_layout(configuration.parallel, [&](const model::RankGroups& groups, std::int64_t rank) {
+      const auto trainer = model::make_trainer(configuration, groups);
+      for (std::int64_t step = 0; step < 6; ++step) {
+        const model::BatchShape shape{2, 1, step % 2 == 0 ? 7 : 16};
+        const Batch batch = random_batch(configuration, step);
+        const auto count = static_cast<std::size_t>(shape.elements());
+        trainer->set_batch(std::span(batch.ids).first(count), std::span(batch.labels).first(count), shape);
+        losses[static_cast<std::size_t>(rank)].push_back(trainer->step(configuration.train.lr).loss);
+      }
+    });
+    return losses;
+  };
+  const auto alone = losses_of({}), ranks = losses_of(on(2, true));
+  for (const auto& of_rank : ranks)
+    for (std::size_t step = 0; step < 6; ++step)
+      CHECK(of_rank[step] == doctest::Approx(alone[0][step]).epsilon(1e-5));
+}

@@ -115,8 +115,13 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
   const BufferId norm_workspace = builder.template add<Accumulator<T>>(
       name + "/norm_workspace", Ops::norm_workspace(b.norm, builder.stream_tokens(), hidden));
   const LinearBuffers linear{b.weight, std::nullopt, false};
-  const LinearGradient weight_gradient{
-      "encore::head::logits_wgrad", linear, b.gathered, b.logits, std::nullopt, builder.accumulates(linear)};
+  const LinearGradient weight_gradient{"encore::head::logits_wgrad",
+                                       linear,
+                                       b.gathered,
+                                       b.logits,
+                                       std::nullopt,
+                                       builder.accumulates(linear),
+                                       builder.is_in(RankGroup::tensor)};
   BlockSegments<Space> segments(builder.step.program, segment_of_layer(name + "/backward", Module::head,
                                                                        Phase::backward, -1, microbatch));
   segments.compute("logits", buffers_of(b.weight.value, b.gathered, b.logits),
@@ -126,7 +131,9 @@ void append_head_backward(StackBuilder<Space, T, G>& builder, std::int64_t micro
                    });
   const BufferId own_gradient =
       append_sum(builder, segments, "sum", name + "/own_normalized_gradient", normalized_gradient);
-  append_weights(builder, segments, {weight_gradient});
+  // Logits do not linger: no other buffer is as large.
+  segments.compute("weights", buffers_of(b.gathered, b.logits), buffers_of(weight_gradient),
+                   [=](Execution<Space>& x) { Ops::template linear_backward_weight<G>(x, weight_gradient); });
   append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, false,
                        norm_workspace);
   segments.end();
