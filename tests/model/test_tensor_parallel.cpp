@@ -32,6 +32,7 @@ struct Trained {
   std::vector<std::vector<float>> logits;
   std::vector<std::vector<float>> replicated;  ///< the parameters that each rank has all of
   std::map<std::string, std::vector<float>> weights;
+  std::size_t ranks_of_stage = 1;
 };
 
 /// All numbers that a step changes, of the parts that a rank has.
@@ -68,8 +69,10 @@ Trained train(const Settings& settings, std::int64_t steps) {
   const model::ParallelConfiguration& parallel = configuration.parallel;
   model::Configuration whole = configuration;
   whole.train.microbatches *= parallel.data;
-  const auto ranks = static_cast<std::size_t>(parallel.tensor * parallel.data);
+  const model::RankLayout layout(parallel, true);
+  const auto ranks = static_cast<std::size_t>(layout.ranks());
   Trained trained;
+  trained.ranks_of_stage = ranks / static_cast<std::size_t>(layout.stages());
   trained.losses.resize(ranks);
   trained.gradient_norms.resize(ranks);
   trained.states.resize(ranks);
@@ -99,7 +102,7 @@ Trained train(const Settings& settings, std::int64_t steps) {
     const auto tokens = static_cast<std::size_t>(configuration.train.microbatch * configuration.train.seq);
     trained.evaluations[rank] =
         trainer->evaluate(std::span(batch.ids).first(tokens), std::span(batch.labels).first(tokens));
-    trained.logits[rank] = trainer->logits();
+    if (layout.place_of(number).stage == layout.stages() - 1) trained.logits[rank] = trainer->logits();
     trained.replicated[rank] = replicated_weights(*trainer);
     weights.add(*trainer, model::ParameterArray::weights);
   });
@@ -132,9 +135,11 @@ void check_same_training(const Trained& alone, const Trained& ranks, const Close
       CHECK(ranks.gradient_norms[rank][step] ==
             doctest::Approx(alone.gradient_norms[0][step]).epsilon(closeness.norms));
     }
-    CHECK(ranks.replicated[rank] == ranks.replicated[0]);
+    // Ranks of other stages have other layers.
+    CHECK(ranks.replicated[rank] == ranks.replicated[rank - rank % ranks.ranks_of_stage]);
     CHECK(ranks.evaluations[rank] == doctest::Approx(alone.evaluations[0]).epsilon(closeness.losses));
-    CHECK(largest_difference(alone.logits[0], ranks.logits[rank]) < closeness.weights);
+    if (!ranks.logits[rank].empty())
+      CHECK(largest_difference(alone.logits[0], ranks.logits[rank]) < closeness.weights);
   }
   REQUIRE(ranks.weights.size() == alone.weights.size());
   for (const auto& [name, tensor] : alone.weights) {
@@ -225,6 +230,19 @@ TEST_CASE("four tensor ranks, and two of each of two data ranks, give the losses
                                          {"parallel.data=2", "train.microbatches=1", shard}),
                                 30),
                           {1e-4, 1e-2, 5e-3});
+  }
+}
+
+TEST_CASE("two tensor ranks of each of two stages give the losses and weights of one rank") {
+  for (const char* family : {"llama", "gpt2"}) {
+    const Settings model = gentle(tiny_model(family));
+    const Trained alone = train(model, 30);
+    for (const bool sequence : {false, true}) {
+      CAPTURE(sequence);
+      check_same_training(alone,
+                          train(and_more(and_more(model, on(2, sequence)), {"parallel.pipeline=2"}), 30),
+                          {1e-4, 1e-2, 5e-3});
+    }
   }
 }
 
