@@ -38,6 +38,8 @@ template <>
 inline constexpr std::array<std::string_view, 5> names_of<RecomputeModule> = {"attn", "mlp", "moe", "mamba",
                                                                               "full"};
 template <>
+inline constexpr std::array<std::string_view, 2> names_of<ExpertDispatch> = {"all_to_all", "all_gather"};
+template <>
 inline constexpr std::array<std::string_view, 3> names_of<OptimizerPlacement> = {"separate", "joined",
                                                                                  "eager"};
 template <>

@@ -78,6 +78,9 @@ std::vector<Key> other_keys() {
       whole<parallel, &Parallel::expert>(
           "parallel.expert", from(1, 1 << 16), "1",
           "ranks that each have a part of the experts; they are neighbours among the data ranks"),
+      named<parallel, &Parallel::expert_dispatch>("parallel.expert_dispatch", "all_to_all",
+                                                  "how tokens come to experts of other ranks: each choice to "
+                                                  "its expert's rank, or every token to all of them"),
       truth<parallel, &Parallel::shard_optimizer>(
           "parallel.shard_optimizer", "false",
           "each data rank keeps and updates its part of moments and master weights (ZeRO, stage 1)"),

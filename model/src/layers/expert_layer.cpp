@@ -18,27 +18,40 @@ std::int64_t expert_capacity(const ModelConfiguration& model, const ExpertSettin
   return std::min(tokens, static_cast<std::int64_t>(std::ceil(settings.capacity * share)));
 }
 
-std::int64_t expert_rows(const ModelConfiguration& model, const ExpertSettings& settings,
-                         std::int64_t tokens) {
+std::int64_t expert_rows(const ModelConfiguration& model, const ExpertSettings& settings, std::int64_t tokens,
+                         std::int64_t ranks) {
   if (const std::int64_t capacity = expert_capacity(model, settings, tokens); capacity > 0)
     return model.experts * capacity;
-  const std::int64_t all = tokens * model.topk;
-  return std::min(all, static_cast<std::int64_t>(std::ceil(settings.budget * static_cast<double>(all))));
+  // A token chooses no expert twice.
+  const std::int64_t most = tokens * std::min(model.topk, model.experts / ranks);
+  const auto within_budget = [&](std::int64_t pairs) {
+    return static_cast<std::int64_t>(std::ceil(settings.budget * static_cast<double>(pairs)));
+  };
+  if (settings.dispatch == ExpertDispatch::all_gather)
+    return std::min(ranks * most, within_budget(ranks * tokens * model.topk));
+  return ranks * std::min(most, within_budget(tokens * model.topk));
 }
 
 template <class Space, class T, class G>
 ExpertGeometry expert_geometry(const StackBuilder<Space, T, G>& builder) {
   const ModelConfiguration& model = builder.model;
+  const ModelConfiguration& local = builder.local;
   const std::int64_t tokens = builder.tokens();
   ExpertGeometry geometry{};
   geometry.tokens = tokens;
   geometry.hidden = model.hidden;
   geometry.experts = model.experts;
-  geometry.ffn = model.expert_ffn;
-  geometry.raised = raised_width(model, model.expert_ffn);
-  geometry.shared_ffn = model.shared_ffn;
-  geometry.shared_raised = raised_width(model, model.shared_ffn);
-  geometry.rows = expert_rows(model, builder.shape.experts, tokens);
+  geometry.ffn = local.expert_ffn;
+  geometry.raised = raised_width(model, local.expert_ffn);
+  geometry.shared_ffn = local.shared_ffn;
+  geometry.shared_raised = raised_width(model, local.shared_ffn);
+  geometry.exchanges = builder.is_in(RankGroup::expert);
+  geometry.dispatch = builder.shape.experts.dispatch;
+  geometry.ranks = builder.shard().layout.expert();
+  geometry.local_experts = local.experts;
+  geometry.first_local_expert = builder.shard().expert_rank() * local.experts;
+  geometry.rows = expert_rows(model, builder.shape.experts, tokens, geometry.ranks);
+  geometry.slots = geometry.rows / geometry.ranks;
   geometry.capacity = expert_capacity(model, builder.shape.experts, tokens);
   geometry.rules = {static_cast<kernels::RouterScore>(model.router_score),
                     model.topk,
@@ -109,8 +122,10 @@ ExpertBuffers append_experts_forward(StackBuilder<Space, T, G>& builder, std::in
   b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
   const ExpertPlace place{microbatch, layer, Phase::forward, "forward"};
   append_expert_router(builder, place, name, b, builder.training());
+  append_expert_arrival(builder, place, name, b);
   append_expert_preprocess(builder, place, name, b);
   append_expert_products(builder, place, name, b, true);
+  append_expert_return(builder, place, name, b);
   append_expert_combine(builder, place, name, b);
   return b;
 }
@@ -123,9 +138,11 @@ ExpertBuffers append_experts_recompute(StackBuilder<Space, T, G>& builder, std::
   b.rows_needed = builder.template add<std::int32_t>(name + "/rows_needed", {1});
   const ExpertPlace place{microbatch, layer, Phase::backward, "recompute"};
   append_expert_router(builder, place, name, b, false);
+  append_expert_arrival(builder, place, name, b);
   append_expert_preprocess(builder, place, name, b);
   append_expert_products(builder, place, name, b, with_result);
   if (with_result) {
+    append_expert_return(builder, place, name, b);
     b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
     append_expert_combine(builder, place, name, b);
   }
@@ -138,13 +155,24 @@ void append_experts_backward(StackBuilder<Space, T, G>& builder, std::int64_t mi
   const std::string name = builder.prefix(microbatch) + "layer." + std::to_string(layer) + "/moe";
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
   const ExpertPlace place{microbatch, layer, Phase::backward, "backward"};
-  const ExpertGradients gradients{
+  ExpertGradients gradients{
       branch_gradient(builder, name, residual),
       builder.template add_expert_rows<T>(name + "/rows_gradient", {b.rows, hidden}),
       builder.template add<Accumulator<T>>(name + "/weights_gradient", {tokens, builder.model.topk}),
-      builder.template add<T>(name + "/normalized_gradient", {tokens, hidden})};
+      builder.template add<T>(name + "/normalized_gradient", {tokens, hidden}),
+      {},
+      std::nullopt};
+  gradients.arrived_weights = b.routing
+                                  ? builder.template add<Accumulator<T>>(name + "/arrived_weights_gradient",
+                                                                         {b.arrived.count, b.arrived.topk})
+                                  : gradients.weights;
+  if (b.slot_of)
+    gradients.slots =
+        builder.template add_expert_rows<T>(name + "/slots_gradient", {b.arrived.count, hidden});
   append_expert_combine_backward(builder, place, b, gradients, residual);
+  append_expert_return_backward(builder, place, name, b, gradients);
   append_expert_products_backward(builder, place, name, b, gradients);
+  append_expert_arrival_backward(builder, place, name, b, gradients);
   append_expert_preprocess_backward(builder, place, b, gradients);
   append_expert_router_backward(builder, place, name, b, gradients, residual);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <encore/kernels/combine.hpp>
-#include <encore/kernels/dropout.hpp>
 #include <encore/kernels/expert_bias.hpp>
+#include <encore/kernels/expert_exchange.hpp>
 
 #include "expert_segments.hpp"
 
@@ -13,7 +12,7 @@ namespace {
 template <class Space>
 backend::RowGroups groups_of(Execution<Space>& x, const ExpertBuffers& b, const ExpertGeometry& g) {
   return {x.template pointer<const std::int32_t>(b.begins), x.template pointer<const std::int32_t>(b.ends),
-          g.experts, g.rows};
+          g.local_experts, g.rows};
 }
 
 /// result = input * weight of each row's expert, as forward (towards outputs) or back (towards inputs).
@@ -49,23 +48,40 @@ void expert_weight_gradient(Execution<Space>& x, const char* label, const Expert
 template <class Space, class T, class G>
 void append_expert_preprocess(StackBuilder<Space, T, G>& builder, const ExpertPlace& place,
                               const std::string& name, ExpertBuffers& b) {
+  using A = Accumulator<T>;
   const ExpertGeometry g = expert_geometry(builder);
-  const auto add = [&](const char* suffix, std::vector<std::int64_t> extents) {
-    return builder.template add<std::int32_t>(name + suffix, std::move(extents));
-  };
+  const ExpertTokens& arrived = b.arrived;
+  // Of choices that were sent all find rows; only their slots may have been too few.
+  const bool counts = !b.slot_of;
+  const DispatchBuffers rows = add_dispatch(builder, name, arrived.count, arrived.topk, g.local_experts,
+                                            g.rows, counts ? std::optional(b.rows_needed) : std::nullopt);
   b.rows = g.rows;
-  b.begins = add("/begins", {g.experts});
-  b.ends = add("/ends", {g.experts});
-  b.source = add("/source", {g.rows});
-  b.row_of = add("/row_of", {g.tokens, g.rules.topk});
-  const BufferId workspace =
-      add("/dispatch_workspace", {kernels::dispatch_workspace_rows(g.tokens, g.rules.topk), g.experts});
-  Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_preprocess);
-  segment.reads = buffers_of(b.experts);
-  segment.writes = buffers_of(b.begins, b.ends, b.source, b.row_of, b.rows_needed, workspace);
+  b.begins = rows.begins;
+  b.ends = rows.ends;
+  b.source = rows.source;
+  b.row_of = rows.row_of;
+  // What is dropped for lack of capacity was not sent.
+  const std::int64_t capacity = b.routing ? 0 : g.capacity;
+  const auto routing = b.routing;
+  Segment segment = place.segment(builder.prefix(place.microbatch),
+                                  b.routing ? Module::moe_experts : Module::moe_preprocess);
+  if (routing) segment.name += "/order";
+  segment.writes = rows.all();
+  if (routing) {
+    append(segment.reads, *routing);
+    append(segment.writes, arrived.experts);
+    append(segment.writes, arrived.weights);
+  } else {
+    append(segment.reads, arrived.experts);
+  }
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
-    kernels::dispatch<Space>(x.stream(), x.template matrix<const std::int32_t>(b.experts), g.capacity,
-                             expert_rows_of(x, b), x.template matrix<std::int32_t>(workspace));
+    if (routing) {
+      const auto message = x.template matrix<const A>(*routing);
+      kernels::unpack_routing<Space, A>(x.stream(), message, g.first_local_expert, g.local_experts,
+                                        x.template matrix<std::int32_t>(arrived.experts),
+                                        x.template matrix<A>(arrived.weights));
+    }
+    rows.fill(x, arrived.experts, capacity);
   });
 }
 
@@ -79,8 +95,8 @@ void append_expert_products(StackBuilder<Space, T, G>& builder, const ExpertPlac
   b.activated = builder.template add_expert_rows<T>(name + "/activated", {g.rows, g.ffn});
   if (with_outputs) b.outputs = builder.template add_expert_rows<T>(name + "/outputs", {g.rows, g.hidden});
   Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_experts);
-  segment.reads = buffers_of(b.normalized, b.begins, b.ends, b.source, b.row_of, b.weights, b.experts,
-                             b.up.value, value_of(b.up_bias));
+  segment.reads = buffers_of(b.arrived.values, b.begins, b.ends, b.source, b.row_of, b.arrived.weights,
+                             b.arrived.experts, b.up.value, value_of(b.up_bias));
   segment.writes = buffers_of(permuted, b.raised, b.activated);
   if (with_outputs) {
     append(segment.reads, b.down.value);
@@ -89,8 +105,8 @@ void append_expert_products(StackBuilder<Space, T, G>& builder, const ExpertPlac
   }
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     const auto source = x.template vector<const std::int32_t>(b.source);
-    const auto weights = x.template matrix<const A>(b.weights);
-    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized),
+    const auto weights = x.template matrix<const A>(b.arrived.weights);
+    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.arrived.values),
                                    x.template matrix<const std::int32_t>(b.row_of),
                                    x.template matrix<T>(permuted));
     expert_product<Space, T>(x, "encore::moe::up", b, g, permuted, b.up.value, true, b.raised,
@@ -103,50 +119,7 @@ void append_expert_products(StackBuilder<Space, T, G>& builder, const ExpertPlac
     if (b.down_bias)
       kernels::expert_bias_forward<Space, T>(
           x.stream(), x.template matrix<const T>(b.down_bias->value), source, weights,
-          x.template matrix<const std::int32_t>(b.experts), x.template matrix<T>(b.outputs));
-  });
-}
-
-template <class Space, class T, class G>
-void append_expert_combine(StackBuilder<Space, T, G>& builder, const ExpertPlace& place,
-                           const std::string& name, const ExpertBuffers& b) {
-  const ExpertGeometry g = expert_geometry(builder);
-  std::optional<BufferId> undropped;
-  if (builder.drops()) undropped = builder.template add<T>(name + "/undropped", {g.tokens, g.hidden});
-  const BufferId probability = builder.scalar("dropout");
-  Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_combine);
-  segment.reads = buffers_of(b.input, b.outputs, b.row_of, b.shared_result, probability);
-  segment.writes = buffers_of(b.result, undropped);
-  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
-    const auto input = x.template matrix<const T>(b.input);
-    using Inputs = backend::Matrix<const T, Space>;
-    const auto shared = b.shared_result ? x.template matrix<const T>(*b.shared_result) : Inputs();
-    kernels::combine_forward<Space, T>(
-        x.stream(), x.template matrix<const T>(b.outputs), x.template matrix<const std::int32_t>(b.row_of),
-        undropped ? Inputs() : input, shared, x.template matrix<T>(undropped.value_or(b.result)));
-    if (undropped)
-      kernels::dropout_forward<Space, T>(x.stream(), x.template matrix<const T>(*undropped), input,
-                                         x.template matrix<T>(b.result),
-                                         x.template pointer<const double>(probability),
-                                         x.device().random().state("default"), b.dropout_segment);
-  });
-}
-
-template <class Space, class T, class G>
-void append_expert_combine_backward(StackBuilder<Space, T, G>& builder, const ExpertPlace& place,
-                                    const ExpertBuffers& b, const ExpertGradients& gradients,
-                                    BufferId residual) {
-  using Ops = Operations<Space, T>;
-  const BufferId probability = builder.scalar("dropout");
-  Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_combine);
-  segment.reads = buffers_of(residual, b.row_of, probability);
-  segment.writes = buffers_of(gradients.output.dropped, gradients.output.kept, gradients.rows);
-  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
-    Ops::fill_branch_gradient(x, "encore::moe::output_gradient", gradients.output, residual, probability,
-                              b.dropout_segment);
-    kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(gradients.output.value),
-                                   x.template matrix<const std::int32_t>(b.row_of),
-                                   x.template matrix<T>(gradients.rows));
+          x.template matrix<const std::int32_t>(b.arrived.experts), x.template matrix<T>(b.outputs));
   });
 }
 
@@ -164,22 +137,23 @@ void append_expert_products_backward(StackBuilder<Space, T, G>& builder, const E
   if (b.up_bias || b.down_bias)
     bias_workspace = builder.template add<A>(
         name + "/expert_bias_workspace",
-        {kernels::expert_bias_workspace_rows(g.rows, g.experts), std::max(g.raised, g.hidden)});
+        {kernels::expert_bias_workspace_rows(g.rows, g.local_experts), std::max(g.raised, g.hidden)});
   const bool accumulate = builder.accumulates(b.up);
   builder.accumulates(b.down);
   for (const auto& bias : {b.up_bias, b.down_bias})
     if (bias) builder.accumulates(*bias);
   Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_experts);
-  segment.reads = buffers_of(b.normalized, b.activated, b.begins, b.ends, b.source, b.row_of, b.weights,
-                             b.experts, b.up.value, b.down.value, value_of(b.down_bias));
-  segment.writes =
-      buffers_of(gradients.rows, gradients.weights, activated_gradient, permuted, b.raised, b.up.gradient,
-                 b.down.gradient, gradient_of(b.up_bias), gradient_of(b.down_bias), bias_workspace);
+  segment.reads =
+      buffers_of(b.arrived.values, b.activated, b.begins, b.ends, b.source, b.row_of, b.arrived.weights,
+                 b.arrived.experts, b.up.value, b.down.value, value_of(b.down_bias));
+  segment.writes = buffers_of(gradients.rows, gradients.arrived_weights, activated_gradient, permuted,
+                              b.raised, b.up.gradient, b.down.gradient, gradient_of(b.up_bias),
+                              gradient_of(b.down_bias), bias_workspace);
   builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
     const auto source = x.template vector<const std::int32_t>(b.source);
-    const auto weights = x.template matrix<const A>(b.weights);
-    const auto experts = x.template matrix<const std::int32_t>(b.experts);
-    const auto weights_gradient = x.template matrix<A>(gradients.weights);
+    const auto weights = x.template matrix<const A>(b.arrived.weights);
+    const auto experts = x.template matrix<const std::int32_t>(b.arrived.experts);
+    const auto weights_gradient = x.template matrix<A>(gradients.arrived_weights);
     const auto bias_gradient = [&](const ParameterBuffers& bias, BufferId from, bool weighted) {
       const auto gradient = x.template matrix<const T>(from);
       kernels::expert_bias_backward<Space, T, G>(
@@ -188,13 +162,13 @@ void append_expert_products_backward(StackBuilder<Space, T, G>& builder, const E
           weighted ? weights : backend::Matrix<const A, Space>(), x.template matrix<G>(*bias.gradient),
           backend::Matrix<A, Space>(
               x.template pointer<A>(*bias_workspace),
-              static_cast<std::size_t>(kernels::expert_bias_workspace_rows(g.rows, g.experts)),
+              static_cast<std::size_t>(kernels::expert_bias_workspace_rows(g.rows, g.local_experts)),
               gradient.extent(1)),
           accumulate);
     };
     {
       const backend::BesideScope<Space> beside(x.stream());
-      kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.normalized),
+      kernels::gather_rows<Space, T>(x.stream(), x.template matrix<const T>(b.arrived.values),
                                      x.template matrix<const std::int32_t>(b.row_of),
                                      x.template matrix<T>(permuted));
     }
@@ -221,33 +195,14 @@ void append_expert_products_backward(StackBuilder<Space, T, G>& builder, const E
   });
 }
 
-template <class Space, class T, class G>
-void append_expert_preprocess_backward(StackBuilder<Space, T, G>& builder, const ExpertPlace& place,
-                                       const ExpertBuffers& b, const ExpertGradients& gradients) {
-  Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_preprocess);
-  segment.reads = buffers_of(gradients.rows, b.row_of);
-  segment.writes = buffers_of(gradients.normalized);
-  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
-    kernels::gather_rows_backward<Space, T>(x.stream(), x.template matrix<const T>(gradients.rows),
-                                            x.template matrix<const std::int32_t>(b.row_of),
-                                            x.template matrix<T>(gradients.normalized), false);
-  });
-}
-
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                                      \
   template void append_expert_preprocess(StackBuilder<SPACE, T, G>&, const ExpertPlace&, const std::string&, \
                                          ExpertBuffers&);                                                    \
   template void append_expert_products(StackBuilder<SPACE, T, G>&, const ExpertPlace&, const std::string&,   \
                                        ExpertBuffers&, bool);                                                \
-  template void append_expert_combine(StackBuilder<SPACE, T, G>&, const ExpertPlace&, const std::string&,    \
-                                      const ExpertBuffers&);                                                 \
-  template void append_expert_combine_backward(StackBuilder<SPACE, T, G>&, const ExpertPlace&,               \
-                                               const ExpertBuffers&, const ExpertGradients&, BufferId);      \
   template void append_expert_products_backward(StackBuilder<SPACE, T, G>&, const ExpertPlace&,              \
                                                 const std::string&, const ExpertBuffers&,                    \
-                                                const ExpertGradients&);                                     \
-  template void append_expert_preprocess_backward(StackBuilder<SPACE, T, G>&, const ExpertPlace&,            \
-                                                  const ExpertBuffers&, const ExpertGradients&);
+                                                const ExpertGradients&);
 ENCORE_FOR_EACH_SPACE_TYPE_AND_GRADIENT(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE
 

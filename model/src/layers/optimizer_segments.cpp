@@ -130,7 +130,8 @@ kernels::AdamwScalars scalars_of(const auto& x, const std::vector<BufferId>& sca
 template <class Space, class T, class G>
 void append_budget(StackBuilder<Space, T, G>& builder) {
   const BufferId needed = *builder.step.rows_needed, over = *builder.step.over_budget;
-  const std::int64_t rows = expert_rows(builder.model, builder.shape.experts, builder.tokens());
+  const std::int64_t rows =
+      expert_rows(builder.model, builder.shape.experts, builder.tokens(), builder.shard().layout.expert());
   // Where tokens may be dropped, experts need not have more rows than they keep.
   const bool dropless = expert_capacity(builder.model, builder.shape.experts, builder.tokens()) == 0;
   builder.step.program.add_segment(

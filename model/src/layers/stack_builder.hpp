@@ -208,6 +208,14 @@ struct MlpBuffers {
   std::uint32_t dropout_segment = 0;
 };
 
+/// Tokens as they come to this rank's experts: its own where it has all experts, else what the ranks that share the
+/// experts sent.
+struct ExpertTokens {
+  std::int64_t count, topk;
+  BufferId values;            ///< [count, hidden]
+  BufferId experts, weights;  ///< [count, topk], with this rank's numbers of the experts
+};
+
 /// Buffers of a block of experts. R rows are kept for the experts, N tokens have K of E experts each.
 struct ExpertBuffers {
   NormBuffers norm;
@@ -227,13 +235,18 @@ struct ExpertBuffers {
   BufferId weights;                                                    ///< [N, K]
   BufferId experts;                                                    ///< [N, K]
   std::optional<BufferId> tokens_of_expert, probability_sums, totals;  ///< for the router's losses
-  BufferId begins, ends;                                               ///< [E]
-  BufferId source;                                                     ///< [R]
-  BufferId row_of;                                                     ///< [N, K]
-  BufferId rows_needed;                                                ///< [1]
-  BufferId raised;                                                     ///< [R, ...] before the activation
-  BufferId activated;                                                  ///< [R, expert_ffn], weighted
-  BufferId outputs;                                                    ///< [R, hidden], in forward alone
+  std::optional<BufferId> slot_of;  ///< [N, K]: where a choice lies among those that were sent
+  std::optional<BufferId> routing;  ///< of what was sent to this rank, as a message
+  ExpertTokens arrived;
+  BufferId begins, ends;             ///< [E of this rank]
+  BufferId source;                   ///< [R]
+  BufferId row_of;                   ///< [arrived.count, arrived.topk]
+  BufferId rows_needed;              ///< [1]
+  BufferId raised;                   ///< [R, ...] before the activation
+  BufferId activated;                ///< [R, expert_ffn], weighted
+  BufferId outputs;                  ///< [R, hidden], in forward alone
+  std::optional<BufferId> returned;  ///< [slots, hidden]: outputs for what this rank sent
+  std::optional<BufferId> sum;       ///< [N, hidden]: of a token's outputs, where other ranks add to it
   std::optional<BufferId> shared_raised, shared_activated, shared_result;
   std::int64_t rows = 0;
   std::uint32_t jitter_segment = 0;

@@ -67,7 +67,7 @@ inline StepShape training_shape_of(const Configuration& configuration) {
           train.recompute,
           train.delay_wgrad,
           {train.balance_loss > 0, train.router_z_loss > 0, train.router_jitter > 0, train.expert_capacity,
-           train.expert_budget},
+           train.expert_budget, configuration.parallel.expert_dispatch},
           update_needs_norm(configuration)};
 }
 

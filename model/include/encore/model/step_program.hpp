@@ -18,8 +18,9 @@ struct ExpertSettings {
   bool balance_loss = false;  ///< whether the gradient has these terms
   bool z_loss = false;
   bool jitter = false;
-  double capacity = 0;  ///< 0: nothing is dropped
-  double budget = 1;    ///< rows kept, relative to topk rows a token
+  double capacity = 0;                                   ///< 0: nothing is dropped
+  double budget = 1;                                     ///< rows kept, relative to topk rows a token
+  ExpertDispatch dispatch = ExpertDispatch::all_to_all;  ///< among ranks that share the experts
 };
 
 /// What a step works on. What this rank has of the model, and with whom it shares the rest, is the parameter layout's
@@ -43,10 +44,11 @@ struct StepShape {
   bool sequence_parallel = false;
 };
 
-/// Rows kept for the experts of a layer, for this many tokens of a model that has experts: topk a token times the
-/// budget, or the capacity of all experts where tokens are dropped.
-std::int64_t expert_rows(const ModelConfiguration& model, const ExpertSettings& settings,
-                         std::int64_t tokens);
+/// Rows kept for the experts of a layer on each of the ranks that share them, each with this many tokens: topk a token
+/// times the budget, for the tokens of all these ranks, or the capacity of all experts where tokens are dropped. No more
+/// than there can be.
+std::int64_t expert_rows(const ModelConfiguration& model, const ExpertSettings& settings, std::int64_t tokens,
+                         std::int64_t ranks = 1);
 /// Rows of one expert where tokens are dropped, at most one a token; 0: nothing is dropped.
 std::int64_t expert_capacity(const ModelConfiguration& model, const ExpertSettings& settings,
                              std::int64_t tokens);

@@ -43,6 +43,8 @@ enum class RouterScore {
 enum class Precision { fp32, bf16 };
 enum class BackendKind { serial, openmp, cuda };
 enum class GraphImplementation { none, layer, full_iteration };
+/// How tokens come to experts of other ranks: each choice to its expert's rank, or every token to every rank.
+enum class ExpertDispatch { all_to_all, all_gather };
 enum class GraphModule { attn, mlp, moe, moe_router, moe_preprocess, mamba };
 enum class RecomputeModule {
   attn,
@@ -200,6 +202,7 @@ struct ParallelConfiguration {
   std::int64_t tensor = 1;
   bool sequence = false;    ///< between the parts of layers that tensor ranks share, each has its own tokens
   std::int64_t expert = 1;  ///< of the data ranks, those that share the experts
+  ExpertDispatch expert_dispatch = ExpertDispatch::all_to_all;
   bool shard_optimizer = false;  ///< each data rank keeps its part of the optimizer's state (ZeRO, stage 1)
   std::int64_t pipeline = 1;
   std::int64_t virtual_stages = 1;  ///< chunks of each pipeline stage
