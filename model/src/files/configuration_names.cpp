@@ -18,6 +18,7 @@ std::string_view name_of(RouterScore value) noexcept { return name(value); }
 std::string_view name_of(Precision value) noexcept { return name(value); }
 std::string_view name_of(BackendKind value) noexcept { return name(value); }
 std::string_view name_of(GraphImplementation value) noexcept { return name(value); }
+std::string_view name_of(ExpertDispatch value) noexcept { return name(value); }
 std::string_view name_of(GraphModule value) noexcept { return name(value); }
 std::string_view name_of(RecomputeModule value) noexcept { return name(value); }
 std::string_view name_of(OptimizerPlacement value) noexcept { return name(value); }

@@ -3,6 +3,7 @@
 #include <encore/kernels/expert_exchange.hpp>
 
 #include "expert_segments.hpp"
+#include "tensor_parallel.hpp"
 
 // Between ranks that share the experts of a layer. What a rank sends to each other one has a fixed size, that of the
 // routing with which everything fits; how much of it is used stays on the devices, so that a graph can hold it.
@@ -11,28 +12,12 @@ namespace encore::model {
 
 namespace {
 
-template <class Space>
-backend::Communicator<Space>& communicator_of(Execution<Space>& x) {
-  return x.device().communicator(std::string(name_of(RankGroup::expert)));
-}
-
 /// A rank's part of `from` to each rank.
 template <class E, class Space>
 void send_to_all(Execution<Space>& x, const char* label, BufferId from, BufferId to) {
-  communicator_of(x).template all_to_all<E>(x.stream(), label, x.template vector<const E>(from),
-                                            x.template vector<E>(to));
-}
-
-template <class E, class Space>
-void gather(Execution<Space>& x, const char* label, BufferId from, BufferId to) {
-  communicator_of(x).template all_gather<E>(x.stream(), label, x.template vector<const E>(from),
-                                            x.template vector<E>(to));
-}
-
-template <class E, class Space>
-void scatter_sum(Execution<Space>& x, const char* label, BufferId from, BufferId to) {
-  communicator_of(x).template reduce_scatter<E>(x.stream(), label, x.template vector<const E>(from),
-                                                x.template vector<E>(to), backend::Reduction::sum);
+  x.device()
+      .communicator(name_of(RankGroup::expert))
+      .template all_to_all<E>(x.stream(), label, x.template vector<const E>(from), x.template vector<E>(to));
 }
 
 /// Each choice to the rank of its expert: in slots by rank, or by expert where these have a capacity.
@@ -117,8 +102,8 @@ void append_all_tokens(StackBuilder<Space, T, G>& builder, const ExpertPlace& pl
   exchange.reads = buffers_of(b.normalized, message);
   exchange.writes = buffers_of(b.arrived.values, *b.routing);
   builder.step.program.add_segment(std::move(exchange), [=, b = b](Execution<Space>& x) {
-    gather<A>(x, "encore::expert::routing", message, *b.routing);
-    gather<T>(x, "encore::expert::tokens", b.normalized, b.arrived.values);
+    all_gather<A>(x, RankGroup::expert, "encore::expert::routing", message, *b.routing);
+    all_gather<T>(x, RankGroup::expert, "encore::expert::tokens", b.normalized, b.arrived.values);
   });
 }
 
@@ -170,7 +155,7 @@ void append_expert_return(StackBuilder<Space, T, G>& builder, const ExpertPlace&
     if (chosen)
       send_to_all<T>(x, "encore::expert::outputs", returning, result);
     else
-      scatter_sum<T>(x, "encore::expert::outputs", returning, result);
+      reduce_scatter<T>(x, RankGroup::expert, "encore::expert::outputs", returning, result);
   });
 }
 
@@ -193,7 +178,7 @@ void append_expert_return_backward(StackBuilder<Space, T, G>& builder, const Exp
     if (chosen)
       send_to_all<T>(x, "encore::expert::outputs_gradient", own, arrived);
     else
-      gather<T>(x, "encore::expert::outputs_gradient", own, arrived);
+      all_gather<T>(x, RankGroup::expert, "encore::expert::outputs_gradient", own, arrived);
   });
 
   Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_experts);
@@ -238,8 +223,9 @@ void append_expert_arrival_backward(StackBuilder<Space, T, G>& builder, const Ex
       send_to_all<T>(x, "encore::expert::tokens_gradient", arrived, tokens);
       send_to_all<A>(x, "encore::expert::weights_gradient", gradients.arrived_weights, weights);
     } else {
-      scatter_sum<T>(x, "encore::expert::tokens_gradient", arrived, tokens);
-      scatter_sum<A>(x, "encore::expert::weights_gradient", gradients.arrived_weights, weights);
+      reduce_scatter<T>(x, RankGroup::expert, "encore::expert::tokens_gradient", arrived, tokens);
+      reduce_scatter<A>(x, RankGroup::expert, "encore::expert::weights_gradient", gradients.arrived_weights,
+                        weights);
     }
   });
   if (!chosen) return;

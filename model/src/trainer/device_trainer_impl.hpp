@@ -298,7 +298,8 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Exe
   if (configuration_.model.topk > 0)
     result.expert_rows_needed =
         value(Metric::rows_needed) /
-        static_cast<double>(current_->shape.sequences * current_->shape.tokens * configuration_.model.topk);
+        static_cast<double>(current_->shape.sequences * current_->shape.tokens * configuration_.model.topk *
+                            configuration_.parallel.expert);
   const double skip_above = scalars_.get("skip_above");
   result.skipped = skip_above > 0 && !(result.gradient_norm <= skip_above);
   result.tokens = batch_shape_.elements();

@@ -71,6 +71,7 @@ std::string_view name_of(RouterScore value) noexcept;
 std::string_view name_of(Precision value) noexcept;
 std::string_view name_of(BackendKind value) noexcept;
 std::string_view name_of(GraphImplementation value) noexcept;
+std::string_view name_of(ExpertDispatch value) noexcept;
 std::string_view name_of(GraphModule value) noexcept;
 std::string_view name_of(RecomputeModule value) noexcept;
 std::string_view name_of(OptimizerPlacement value) noexcept;
