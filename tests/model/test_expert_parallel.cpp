@@ -203,6 +203,41 @@ TEST_CASE("layers with experts on several ranks are computed again for backward 
     }
 }
 
+TEST_CASE(
+    "experts whose widths tensor ranks share give the losses and weights of one rank, and replay as "
+    "eagerly") {
+  for (const Model& model : models()) {
+    CAPTURE(model.name);
+    const Trained alone = train(model.settings, 2, 50);
+    const bool drops = std::ranges::find(model.settings, "model.dropout=0.1") != model.settings.end();
+    for (const Settings& parallel : std::vector<Settings>{
+             {"parallel.tensor=2"},
+             {"parallel.tensor=2", "parallel.sequence=true"},
+             {"parallel.tensor=2", "parallel.data=2", "parallel.expert=2"},
+             {"parallel.tensor=2", "parallel.data=2", "parallel.expert=2", "parallel.sequence=true"},
+             {"parallel.tensor=2", "parallel.data=2", "parallel.expert=2", "parallel.sequence=true",
+              "parallel.expert_dispatch=all_gather"},
+             {"parallel.tensor=2", "parallel.data=2", "parallel.expert=2",
+              "parallel.expert_dispatch=all_gather"}}) {
+      CAPTURE(parallel.size());
+      CAPTURE(parallel.back());
+      const std::int64_t microbatches = parallel.size() > 2 ? 1 : 2;
+      const Settings settings = and_more(model.settings, parallel);
+      const Trained trained = train(settings, microbatches, 50);
+      // Ranks that have tokens of their own drop with numbers of their own.
+      if (!drops || std::ranges::find(parallel, "parallel.sequence=true") == parallel.end())
+        check_close(trained, alone);
+      const Trained eager = train(and_more(settings, {"graph.impl=none"}), microbatches, 50);
+      CHECK(trained.losses_of_ranks == eager.losses_of_ranks);
+      CHECK((trained.states == eager.states));
+      const Trained layers =
+          train(and_more(settings, {"graph.impl=layer", "train.recompute=moe"}), microbatches, 50);
+      CHECK(layers.losses_of_ranks == eager.losses_of_ranks);
+      CHECK((layers.states == eager.states));
+    }
+  }
+}
+
 TEST_CASE("where one rank's experts do not get room, all ranks do the step again and none loses a token") {
   for (const std::string& dispatch : dispatches) {
     CAPTURE(dispatch);

@@ -3,7 +3,6 @@
 #include <encore/kernels/expert_exchange.hpp>
 
 #include "expert_segments.hpp"
-#include "tensor_parallel.hpp"
 
 // Between ranks that share the experts of a layer. What a rank sends to each other one has a fixed size, that of the
 // routing with which everything fits; how much of it is used stays on the devices, so that a graph can hold it.
@@ -170,7 +169,7 @@ void append_expert_return_backward(StackBuilder<Space, T, G>& builder, const Exp
   const BufferId arrived = chosen
                                ? builder.template add_expert_rows<T>(arrived_name, {b.arrived.count, hidden})
                                : builder.template add<T>(arrived_name, {b.arrived.count, hidden});
-  const BufferId own = chosen ? *gradients.slots : gradients.output.value;
+  const BufferId own = chosen ? *gradients.slots : gradients.output;
   Segment exchange = exchange_segment(builder, place, "moe_return");
   exchange.reads = buffers_of(own);
   exchange.writes = buffers_of(arrived);

@@ -60,7 +60,7 @@ ExpertGeometry expert_geometry(const StackBuilder<Space, T, G>& builder) {
                     model.router_topk_groups,
                     model.router_scale};
   geometry.inputs_first = model.family == "gpt_oss";
-  geometry.epsilon = model.norm_epsilon;
+  geometry.first_term = builder.shard().place.tensor == 0;
   using Kind = kernels::ExpertActivationKind;
   switch (model.activation) {
     case Activation::swiglu: geometry.activation = {Kind::swiglu}; break;
@@ -119,7 +119,7 @@ ExpertBuffers append_experts_forward(StackBuilder<Space, T, G>& builder, std::in
   if (builder.jitters())
     b.jitter_segment = builder.random_segment(microbatch, layer, RandomPlace::router_jitter);
   b.dropout_segment = builder.random_segment(microbatch, layer, RandomPlace::experts_result);
-  b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+  b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
   const ExpertPlace place{microbatch, layer, Phase::forward, "forward"};
   append_expert_router(builder, place, name, b, builder.training());
   append_expert_arrival(builder, place, name, b);
@@ -143,7 +143,7 @@ ExpertBuffers append_experts_recompute(StackBuilder<Space, T, G>& builder, std::
   append_expert_products(builder, place, name, b, with_result);
   if (with_result) {
     append_expert_return(builder, place, name, b);
-    b.result = builder.template add<T>(name + "/result", {builder.tokens(), builder.model.hidden});
+    b.result = builder.template add<T>(name + "/result", {builder.stream_tokens(), builder.model.hidden});
     append_expert_combine(builder, place, name, b);
   }
   return b;
@@ -156,7 +156,7 @@ void append_experts_backward(StackBuilder<Space, T, G>& builder, std::int64_t mi
   const std::int64_t tokens = builder.tokens(), hidden = builder.model.hidden;
   const ExpertPlace place{microbatch, layer, Phase::backward, "backward"};
   ExpertGradients gradients{
-      branch_gradient(builder, name, residual),
+      {},
       builder.template add_expert_rows<T>(name + "/rows_gradient", {b.rows, hidden}),
       builder.template add<Accumulator<T>>(name + "/weights_gradient", {tokens, builder.model.topk}),
       builder.template add<T>(name + "/normalized_gradient", {tokens, hidden}),
@@ -169,7 +169,7 @@ void append_experts_backward(StackBuilder<Space, T, G>& builder, std::int64_t mi
   if (b.slot_of)
     gradients.slots =
         builder.template add_expert_rows<T>(name + "/slots_gradient", {b.arrived.count, hidden});
-  append_expert_combine_backward(builder, place, b, gradients, residual);
+  append_expert_combine_backward(builder, place, name, b, gradients, residual);
   append_expert_return_backward(builder, place, name, b, gradients);
   append_expert_products_backward(builder, place, name, b, gradients);
   append_expert_arrival_backward(builder, place, name, b, gradients);

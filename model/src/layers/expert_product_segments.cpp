@@ -116,7 +116,7 @@ void append_expert_products(StackBuilder<Space, T, G>& builder, const ExpertPlac
                                                  x.template matrix<T>(b.activated));
     if (!with_outputs) return;
     expert_product<Space, T>(x, "encore::moe::down", b, g, b.activated, b.down.value, true, b.outputs);
-    if (b.down_bias)
+    if (b.down_bias && g.first_term)
       kernels::expert_bias_forward<Space, T>(
           x.stream(), x.template matrix<const T>(b.down_bias->value), source, weights,
           x.template matrix<const std::int32_t>(b.arrived.experts), x.template matrix<T>(b.outputs));
@@ -183,9 +183,10 @@ void append_expert_products_backward(StackBuilder<Space, T, G>& builder, const E
                                                   x.template matrix<T>(b.raised), weights_gradient);
     if (b.down_bias) {
       bias_gradient(*b.down_bias, gradients.rows, true);
-      kernels::expert_bias_weight_gradient<Space, T>(x.stream(), x.template matrix<const T>(gradients.rows),
-                                                     x.template matrix<const T>(b.down_bias->value), source,
-                                                     experts, weights_gradient);
+      if (g.first_term)
+        kernels::expert_bias_weight_gradient<Space, T>(x.stream(), x.template matrix<const T>(gradients.rows),
+                                                       x.template matrix<const T>(b.down_bias->value), source,
+                                                       experts, weights_gradient);
     }
     if (b.up_bias) bias_gradient(*b.up_bias, b.raised, false);
     expert_weight_gradient<Space, T, G>(x, "encore::moe::up_wgrad", b, g, permuted, b.raised, *b.up.gradient,

@@ -52,8 +52,13 @@ void append_expert_router(StackBuilder<Space, T, G>& builder, const ExpertPlace&
   using Ops = Operations<Space, T>;
   const ExpertGeometry g = expert_geometry(builder);
   const std::int64_t tokens = g.tokens, experts = g.experts, topk = g.rules.topk;
-  b.normalized = builder.template add<T>(name + "/normalized", {tokens, g.hidden});
+  const BufferId own_normalized =
+      builder.template add<T>(name + "/normalized", {builder.stream_tokens(), g.hidden});
   b.statistics = builder.statistics(name + "/norm");
+  BlockSegments<Space> segments(builder.step.program,
+                                place.segment(builder.prefix(place.microbatch), Module::moe_router));
+  append_norm(builder, segments, b.norm, b.statistics, b.input, own_normalized);
+  b.normalized = append_gather(builder, segments, "gather", name + "/gathered", own_normalized);
   if (builder.jitters()) b.jittered = builder.template add<T>(name + "/jittered", {tokens, g.hidden});
   b.logits = builder.template add<A>(name + "/logits", {tokens, experts});
   b.log_sum_exp = builder.template add<A>(name + "/log_sum_exp", {tokens});
@@ -81,25 +86,25 @@ void append_expert_router(StackBuilder<Space, T, G>& builder, const ExpertPlace&
     accumulate_losses = builder.accumulates(*balance_loss);
   }
   const BufferId epsilon = builder.scalar("router_jitter");
-  Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_router);
-  segment.reads = buffers_of(b.input, b.norm.weight.value, value_of(b.norm.bias), b.router.weight.value,
-                             value_of(b.router.bias), b.selection_bias, b.live, epsilon);
+  std::vector<BufferId> reads = buffers_of(b.normalized, b.router.weight.value, value_of(b.router.bias),
+                                           b.selection_bias, b.live, epsilon);
   if (shared)
     for (const LinearBuffers& linear : {*b.shared_up, *b.shared_down}) {
-      append(segment.reads, linear.weight.value);
-      append(segment.reads, value_of(linear.bias));
+      append(reads, linear.weight.value);
+      append(reads, value_of(linear.bias));
     }
-  segment.writes = buffers_of(b.normalized, b.statistics, b.jittered, b.logits, b.log_sum_exp, b.weights,
-                              b.experts, b.shared_raised, b.shared_activated, b.shared_result);
+  std::vector<BufferId> writes = buffers_of(b.jittered, b.logits, b.log_sum_exp, b.weights, b.experts,
+                                            b.shared_raised, b.shared_activated, b.shared_result);
   if (counts)
     for (const auto& id :
          {b.tokens_of_expert, b.probability_sums, b.totals, workspace, counts_of_step, balance_loss, z_loss})
-      append(segment.writes, id);
+      append(writes, id);
   // A loss is the mean over the microbatches of all ranks, as their gradients are summed with this factor.
   const double factor = 1.0 / static_cast<double>(builder.shape.microbatches * builder.shard().layout.data());
   const DenseActivation activation = dense_activation(builder.model);
-  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
-    Ops::norm_forward(x, b.norm, b.statistics, b.input, b.normalized, g.epsilon);
+  LinearBuffers shared_down = b.shared_down.value_or(b.router);
+  if (!g.first_term) shared_down.bias.reset();
+  segments.compute("router", reads, writes, [=, b = b](Execution<Space>& x) {
     if (b.jittered)
       kernels::router_jitter<Space, T>(
           x.stream(), x.template matrix<const T>(b.normalized), x.template matrix<T>(*b.jittered),
@@ -129,8 +134,9 @@ void append_expert_router(StackBuilder<Space, T, G>& builder, const ExpertPlace&
     if (!shared) return;
     Ops::linear_forward(x, "encore::moe::shared_up", *b.shared_up, b.normalized, *b.shared_raised);
     activation.forward<T>(x, *b.shared_raised, *b.shared_activated);
-    Ops::linear_forward(x, "encore::moe::shared_down", *b.shared_down, *b.shared_activated, *b.shared_result);
+    Ops::linear_forward(x, "encore::moe::shared_down", shared_down, *b.shared_activated, *b.shared_result);
   });
+  segments.end();
 }
 
 template <class Space, class T, class G>
@@ -148,8 +154,8 @@ void append_expert_router_backward(StackBuilder<Space, T, G>& builder, const Exp
   const bool shared = b.shared_up.has_value();
   if (shared)
     shared_gradient = builder.template add<T>(name + "/shared_activated_gradient", {tokens, g.shared_ffn});
-  const BufferId norm_workspace =
-      builder.template add<A>(name + "/norm_workspace", Ops::norm_workspace(b.norm, tokens, g.hidden));
+  const BufferId norm_workspace = builder.template add<A>(
+      name + "/norm_workspace", Ops::norm_workspace(b.norm, builder.stream_tokens(), g.hidden));
 
   std::vector<LinearGradient> weights{linear_gradient(builder, name + "/router_bias_workspace",
                                                       "encore::moe::router_wgrad", b.router,
@@ -157,31 +163,32 @@ void append_expert_router_backward(StackBuilder<Space, T, G>& builder, const Exp
   if (shared) {
     weights.push_back(linear_gradient(builder, name + "/shared_down_bias_workspace",
                                       "encore::moe::shared_down_wgrad", *b.shared_down, *b.shared_activated,
-                                      gradients.output.value));
+                                      gradients.output));
     weights.push_back(linear_gradient(builder, name + "/shared_up_bias_workspace",
                                       "encore::moe::shared_up_wgrad", *b.shared_up, b.normalized,
                                       *b.shared_raised));
   }
   for (LinearGradient& weight : weights) weight.accumulate = builder.accumulates(weight.linear);
-  const bool accumulate = builder.accumulates(b.norm);
   const BufferId balance = builder.scalar("balance_loss"), z = builder.scalar("router_z_loss"),
                  epsilon = builder.scalar("router_jitter");
   const ExpertSettings settings = builder.shape.experts;
   const double factor = 1.0 / static_cast<double>(builder.shape.microbatches * builder.shard().layout.data());
 
-  Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_router);
-  segment.reads =
-      buffers_of(gradients.output.value, gradients.weights, b.input, b.normalized, b.statistics, b.jittered,
-                 b.logits, b.log_sum_exp, b.experts, b.live, b.tokens_of_expert, b.totals,
-                 b.norm.weight.value, b.router.weight.value, balance, z, epsilon, b.shared_activated);
-  if (shared) append(segment.reads, b.shared_up->weight.value);
-  if (shared) append(segment.reads, b.shared_down->weight.value);
-  segment.writes =
-      buffers_of(residual, gradients.normalized, logits_gradient, jittered_gradient, shared_gradient,
-                 b.shared_raised, norm_workspace, weights, b.norm.weight.gradient, gradient_of(b.norm.bias));
+  BlockSegments<Space> segments(builder.step.program,
+                                place.segment(builder.prefix(place.microbatch), Module::moe_router));
+  if (builder.is_in(RankGroup::tensor))
+    segments.communicate("sum_weights", {}, buffers_of(gradients.weights), [=](Execution<Space>& x) {
+      all_reduce<A>(x, RankGroup::tensor, "encore::moe::weights_gradient", gradients.weights);
+    });
+  std::vector<BufferId> reads = buffers_of(
+      gradients.output, gradients.weights, b.normalized, b.jittered, b.logits, b.log_sum_exp, b.experts,
+      b.live, b.tokens_of_expert, b.totals, b.router.weight.value, balance, z, epsilon, b.shared_activated);
+  if (shared) append(reads, b.shared_up->weight.value);
+  if (shared) append(reads, b.shared_down->weight.value);
+  const std::vector<BufferId> writes = buffers_of(gradients.normalized, logits_gradient, jittered_gradient,
+                                                  shared_gradient, b.shared_raised, weights);
   const DenseActivation activation = dense_activation(builder.model);
-  segment = with_gradients_beside(builder, std::move(segment), norm_workspace, weights);
-  builder.step.program.add_segment(std::move(segment), [=](Execution<Space>& x) {
+  const auto queue = [=, b = b](Execution<Space>& x) {
     const auto coefficient = [&](bool enters, BufferId id) {
       return enters ? x.template pointer<const double>(id) : nullptr;
     };
@@ -192,7 +199,8 @@ void append_expert_router_backward(StackBuilder<Space, T, G>& builder, const Exp
         x.template vector<const std::int32_t>(*b.tokens_of_expert),
         x.template vector<const double>(*b.totals), coefficient(settings.balance_loss, balance),
         coefficient(settings.z_loss, z), factor, x.template matrix<T>(logits_gradient));
-    if (jittered_gradient) {
+    // Of the router's part, which all tensor ranks have alike, the sum over them has one.
+    if (jittered_gradient && g.first_term) {
       Ops::linear_backward_input(x, "encore::moe::router_dgrad", b.router, logits_gradient,
                                  *jittered_gradient);
       kernels::router_jitter<Space, T>(x.stream(), x.template matrix<const T>(*jittered_gradient),
@@ -202,13 +210,13 @@ void append_expert_router_backward(StackBuilder<Space, T, G>& builder, const Exp
       const auto sum = x.template matrix<T>(gradients.normalized);
       kernels::add<Space, T>(x.stream(), x.template matrix<const T>(gradients.normalized),
                              x.template matrix<const T>(*jittered_gradient), sum);
-    } else {
+    } else if (g.first_term) {
       add_backward_input<Space, T>(x, "encore::moe::router_dgrad", b.router, logits_gradient,
                                    gradients.normalized);
     }
     Ops::template linear_backward_weight<G>(x, weights[0]);
     if (shared) {
-      Ops::linear_backward_input(x, "encore::moe::shared_down_dgrad", *b.shared_down, gradients.output.value,
+      Ops::linear_backward_input(x, "encore::moe::shared_down_dgrad", *b.shared_down, gradients.output,
                                  *shared_gradient);
       Ops::template linear_backward_weight<G>(x, weights[1]);
       activation.backward<T>(x, *b.shared_raised, *shared_gradient);
@@ -216,9 +224,13 @@ void append_expert_router_backward(StackBuilder<Space, T, G>& builder, const Exp
                                    gradients.normalized);
       Ops::template linear_backward_weight<G>(x, weights[2]);
     }
-    Ops::template norm_backward<G>(x, b.norm, b.statistics, b.input, gradients.normalized, residual, true,
-                                   norm_workspace, accumulate);
-  });
+  };
+  segments.compute("products", reads, writes, queue, lingering(builder, weights));
+  const BufferId own_gradient =
+      append_sum(builder, segments, "sum", name + "/own_normalized_gradient", gradients.normalized);
+  append_norm_backward(builder, segments, b.norm, b.statistics, b.input, own_gradient, residual, true,
+                       norm_workspace);
+  segments.end();
 }
 
 #define ENCORE_INSTANTIATE(SPACE, T, G)                                                                  \

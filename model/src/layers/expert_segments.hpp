@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "operations.hpp"
+#include "tensor_parallel.hpp"
 
 #include <encore/kernels/dispatch.hpp>
 #include <encore/kernels/expert_activation.hpp>
@@ -27,7 +27,7 @@ struct ExpertGeometry {
   kernels::RouterRules rules;
   kernels::ExpertActivation activation;
   bool inputs_first;  ///< weights of the experts lie as [inputs, outputs]
-  double epsilon;
+  bool first_term;    ///< whether this tensor rank's term has what all tensor ranks have alike
 };
 
 template <class Space, class T, class G>
@@ -115,7 +115,7 @@ void append_expert_combine(StackBuilder<Space, T, G>& builder, const ExpertPlace
 
 /// What the backward segments hand on to each other.
 struct ExpertGradients {
-  BranchGradient output;          ///< of what the block adds to the residual stream
+  BufferId output;                ///< [N, hidden] of what the block adds to the residual stream
   BufferId rows;                  ///< [R, hidden] of the experts' outputs, then of their inputs
   BufferId weights;               ///< [N, K] of the router's weights
   BufferId normalized;            ///< [N, hidden]
@@ -123,10 +123,11 @@ struct ExpertGradients {
   std::optional<BufferId> slots;  ///< [slots, hidden]: of the outputs for choices that this rank sent
 };
 
+/// Fills gradients.output.
 template <class Space, class T, class G>
 void append_expert_combine_backward(StackBuilder<Space, T, G>& builder, const ExpertPlace& place,
-                                    const ExpertBuffers& b, const ExpertGradients& gradients,
-                                    BufferId residual);
+                                    const std::string& name, const ExpertBuffers& b,
+                                    ExpertGradients& gradients, BufferId residual);
 /// Brings the gradients of outputs to the experts' ranks.
 template <class Space, class T, class G>
 void append_expert_return_backward(StackBuilder<Space, T, G>& builder, const ExpertPlace& place,
