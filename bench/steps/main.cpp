@@ -7,8 +7,8 @@
 // replays. The peer's begins after its model and optimizer were made, and its timed steps are in it. What starting the
 // device took, once for the process, is setup_phases' `device`, and is not in setup_s.
 #include <encore/backend/error.hpp>
-#include <encore/backend/memory.hpp>
 #include <encore/backend/job.hpp>
+#include <encore/backend/memory.hpp>
 #include <encore/backend/nccl_transport.hpp>
 #include <encore/backend/runtime.hpp>
 #include <encore/backend/thread_transport.hpp>
@@ -97,21 +97,30 @@ struct Options {
   int iterations = 30;
   bool tune = false;
   std::string tuning_cache;
-  bool collectives = false;
+  std::vector<std::string> collectives;
   std::vector<std::string> settings;
 };
 
-/// A group of this process alone: NCCL on CUDA, threads on hosts.
-encore::model::RankGroups group_of_one(const std::string& backend) {
+/// Groups of this process alone: of NCCL on CUDA, of threads on hosts.
+encore::model::RankGroups groups_of_one(const std::string& backend, const std::vector<std::string>& names) {
   using namespace encore::backend;
-  if (backend == "cuda") return {nccl_transport("data", make_nccl_id(), 1, 0)};
-  return {thread_transports("data", 1).front()};
+  const auto alone = [&](const char* name) -> std::shared_ptr<Transport> {
+    if (std::find(names.begin(), names.end(), name) == names.end()) return nullptr;
+    if (backend == "cuda") return nccl_transport(name, make_nccl_id(), 1, 0);
+    return thread_transports(name, 1).front();
+  };
+  encore::model::RankGroups groups;
+  groups.data = alone("data");
+  groups.tensor = alone("tensor");
+  groups.expert = alone("expert");
+  groups.pipeline = alone("pipeline");
+  return groups;
 }
 
 /// What this process shares with the others of its job.
 encore::model::RankGroups groups_of(const encore::backend::Job& job, const Configuration& configuration,
                                     const Options& options) {
-  if (!job.world) return options.collectives ? group_of_one(options.backend) : encore::model::RankGroups();
+  if (!job.world) return groups_of_one(options.backend, options.collectives);
   return encore::model::make_rank_groups(job.world, configuration.parallel);
 }
 
@@ -221,7 +230,7 @@ void run(const std::string& workload, const std::string& mode, const Options& op
       {"mode", mode},
       {"precision", std::string(encore::model::name_of(train.precision))},
       {"backend", options.backend},
-      {"collectives", options.collectives || job.world},
+      {"collectives", options.collectives},
       {"ranks", job.process.size},
       {"settings", options.settings},
       {"ms", rounded(milliseconds, 4)},
@@ -268,8 +277,10 @@ int main(int argc, char** argv) {
   app.add_option("--iters", options.iterations, "Timed steps")->check(CLI::Range(1, 100000));
   auto* tune = app.add_flag("--tune", options.tune, "Pick the algorithms of matrix products by measurement");
   app.add_option("--tuning-cache", options.tuning_cache, "File that keeps what --tune picks")->needs(tune);
-  app.add_flag("--collectives", options.collectives,
-               "With the collectives of data parallel ranks, in a group of one");
+  app.add_option("--collectives", options.collectives,
+                 "With the collectives of data, tensor, expert or pipeline ranks, in groups of one")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"data", "tensor", "expert", "pipeline"}));
   app.add_option("--set", options.settings, "Assignments to the preset, as parallel.data=2 in a job of two");
   CLI11_PARSE(app, argc, argv);
   try {
