@@ -87,9 +87,12 @@ void append_cleared_metrics(StackBuilder<Space, T, G>& builder) {
   std::vector<BufferId> cleared;
   // The sums and counts of this stage's own segments begin with the first of them.
   if (!builder.shard().has_head()) append(cleared, step.loss);
-  if (step.balance_loss && !has_experts(builder))
-    for (const auto& id : {step.balance_loss, step.z_loss}) append(cleared, id);
-  for (const auto& id : {step.rows_needed, step.tokens_of_expert}) append(cleared, id);
+  if (!has_experts(builder)) {
+    append(cleared, step.balance_loss);
+    append(cleared, step.z_loss);
+  }
+  append(cleared, step.rows_needed);
+  append(cleared, step.tokens_of_expert);
   if (cleared.empty()) return;
   builder.step.program.add_segment(
       {group + "/clear_metrics", Module::head, Phase::forward, -1, -1, {}, cleared},
