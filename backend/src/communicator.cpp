@@ -2,6 +2,7 @@
 #include <encore/backend/communicator.hpp>
 #include <encore/backend/error.hpp>
 #include <encore/backend/launch.hpp>
+#include <encore/backend/planned_transport.hpp>
 #include <encore/backend/tool_events.hpp>
 
 #include <utility>
@@ -38,6 +39,7 @@ void Communicator<Space>::run(Stream<Space>& stream, const char* label, const Ac
   resource_.use(stream);
   keep_for_recording(stream, order_);
   const Access order = write(order_.get(), 1);
+  if (stream.mode() == StreamMode::list && lists_operations(*transport_)) call(*transport_, nullptr);
   if (is_host_space<Space> && stream.mode() == StreamMode::execute) {
     // Not inside a Kokkos kernel: it would hold a lock while it waits for ranks that may need it.
     stream.note_launch(label, {reads, writes, order});

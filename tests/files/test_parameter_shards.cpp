@@ -104,8 +104,11 @@ TEST_CASE("the ranks of every layout have each element of every tensor, and as m
       CAPTURE(tensor);
       CAPTURE(expert);
       CAPTURE(pipeline);
-      const ParallelConfiguration parallel{data,  tensor,   false, experts ? expert : 1,
-                                           false, pipeline, stages};
+      const ParallelConfiguration parallel{.data = data,
+                                           .tensor = tensor,
+                                           .expert = experts ? expert : 1,
+                                           .pipeline = pipeline,
+                                           .virtual_stages = stages};
       const Owners owners = owners_of(model, parallel);
       REQUIRE(owners.size() == alone.size());
       bool as_shared = true, one_first = true;
@@ -151,7 +154,7 @@ TEST_CASE("queries, keys and values of a tensor rank are its own heads of each")
 }
 
 TEST_CASE("ranks are numbered by tensor, data and stage, and experts are shared among neighbours") {
-  const RankLayout layout(ParallelConfiguration{4, 2, false, 2, false, 2}, true);
+  const RankLayout layout(ParallelConfiguration{.data = 4, .tensor = 2, .expert = 2, .pipeline = 2}, true);
   CHECK(layout.ranks() == 16);
   CHECK(layout.place_of(11) == RankPlace{1, 1, 1});
   for (std::int64_t rank = 0; rank < layout.ranks(); ++rank)

@@ -198,10 +198,16 @@ void add_compare(CLI::App& app, CompareOptions& options) {
 
 void add_plan(CLI::App& app, PlanOptions& options) {
   add_configuration(app, options.configuration);
+  auto* cluster =
+      app.add_option(
+             "--cluster", options.cluster,
+             "description of a cluster (JSON): what its ranks keep and tell each other, instead of the rest")
+          ->type_name("FILE");
   auto* lengths =
       app.add_option("--lengths", options.lengths,
                      "file of sequence lengths, one a line with an optional count: propose graph.buckets")
-          ->type_name("FILE");
+          ->type_name("FILE")
+          ->excludes(cluster);
   app.add_option("--buckets", options.buckets, "most buckets to propose")
       ->type_name("K")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{256}))

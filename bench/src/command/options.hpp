@@ -87,6 +87,7 @@ struct InformationOptions {
 
 struct PlanOptions {
   ConfigurationOptions configuration;
+  std::optional<std::filesystem::path> cluster;
   std::optional<std::filesystem::path> lengths;
   std::int64_t buckets = 8;  ///< most that are proposed
   std::int64_t multiple_of = 1;

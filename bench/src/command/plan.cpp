@@ -12,6 +12,7 @@
 #include "configure.hpp"
 #include "json_output.hpp"
 #include "numbers.hpp"
+#include "plan_cluster.hpp"
 #include "plan_lengths.hpp"
 #include "plan_report.hpp"
 
@@ -120,6 +121,7 @@ std::string refusal_for_memory(const model::Configuration& configuration, const 
 int print_plan(const PlanOptions& options, Console& console) {
   const model::ResolvedConfiguration resolved = resolve_or_explain(options, console);
   const model::Configuration& configuration = resolved.configuration;
+  if (options.cluster) return print_cluster_plan(options, configuration, console);
   Json proposal;
   if (options.lengths) proposal = propose_buckets(options, configuration);
 

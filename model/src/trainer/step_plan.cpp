@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <encore/model/rank_plan.hpp>
 #include <encore/model/step_plan.hpp>
 
 #include <encore/backend/error.hpp>
 #include <encore/backend/planned_transport.hpp>
 
 #include <fmt/format.h>
+
+#include <array>
+#include <memory>
 
 #include "kernel_labels.hpp"
 #include "shaped_step.hpp"
@@ -14,6 +18,24 @@ namespace encore::model {
 namespace {
 
 enum class Purpose { training, evaluation };
+
+using TransportLogs = std::array<std::shared_ptr<backend::TransportLog>, rank_groups>;
+
+/// The groups that training needs; what is asked of them goes into `logs`, if there are any.
+template <class Space>
+void join_planned_groups(backend::Device<Space>& device, const ModelShard& shard, const TransportLogs* logs) {
+  for (int index = 0; index < rank_groups; ++index) {
+    const auto group = static_cast<RankGroup>(index);
+    // Ranks of a job have their world in any case.
+    const bool of_job = group == RankGroup::world && logs != nullptr && shard.layout.ranks() > 1;
+    if (!shard.layout.needs(group) && !of_job) continue;
+    device.join(
+        std::string(name_of(group)),
+        backend::planned_transport(static_cast<int>(shard.layout.size(group)),
+                                   static_cast<int>(shard.layout.rank_in(group, shard.place)),
+                                   logs == nullptr ? nullptr : (*logs)[static_cast<std::size_t>(index)]));
+  }
+}
 
 template <class Space, class T, class G>
 StepPlan plan_training(backend::Device<Space>& device, const Configuration& configuration,
@@ -42,16 +64,9 @@ StepPlan plan_for(Purpose purpose, const Configuration& configuration, KernelLab
   const TrainConfiguration& train = configuration.train;
   backend::Device<Space> device(static_cast<std::uint64_t>(configuration.seed));
   // One rank's step, with all stages of a pipeline in turn.
-  constexpr bool stages_apart = false;
-  const RankLayout ranks(configuration.parallel, stages_apart);
-  for (int index = 0; index < rank_groups; ++index) {
-    const auto group = static_cast<RankGroup>(index);
-    if (ranks.needs(group))
-      device.join(std::string(name_of(group)),
-                  backend::planned_transport(static_cast<int>(ranks.size(group))));
-  }
-  const ParameterLayout layout(configuration.model, train.decay_all,
-                               shard_of(configuration.parallel, stages_apart, 0));
+  const ModelShard shard = shard_of(configuration.parallel, false, 0);
+  join_planned_groups(device, shard, nullptr);
+  const ParameterLayout layout(configuration.model, train.decay_all, shard);
   if (purpose == Purpose::training) return plan_training<Space, T, G>(device, configuration, layout, labels);
   StepPlan plan;
   plan.outline = build_step_program<Space, T, G>(device, configuration.model, layout,
@@ -61,25 +76,40 @@ StepPlan plan_for(Purpose purpose, const Configuration& configuration, KernelLab
   return plan;
 }
 
-template <class Space>
-StepPlan plan_on(Purpose purpose, const Configuration& configuration, KernelLabels labels) {
-  using backend::bfloat16;
-  if (configuration.train.precision == Precision::fp32)
-    return plan_for<Space, float, float>(purpose, configuration, labels);
-  if (configuration.train.gradient_type == Precision::bf16)
-    return plan_for<Space, bfloat16, bfloat16>(purpose, configuration, labels);
-  return plan_for<Space, bfloat16, float>(purpose, configuration, labels);
+template <class Space, class T, class G>
+RankPlan plan_rank_for(const Configuration& configuration, std::int64_t rank) {
+  backend::Device<Space> device(static_cast<std::uint64_t>(configuration.seed));
+  RankPlan plan;
+  plan.shard = shard_of(configuration.parallel, true, rank);
+  TransportLogs logs;
+  for (auto& log : logs) log = std::make_shared<backend::TransportLog>();
+  join_planned_groups(device, plan.shard, &logs);
+  const ParameterLayout layout(configuration.model, configuration.train.decay_all, plan.shard);
+  plan.step = plan_training<Space, T, G>(device, configuration, layout, KernelLabels::collect);
+  for (std::size_t group = 0; group < logs.size(); ++group) plan.operations[group] = *logs[group];
+  plan.memory = forecast_memory(configuration, plan.step.outline, plan.step.memory, 0);
+  return plan;
 }
 
-StepPlan plan(Purpose purpose, const Configuration& configuration, KernelLabels labels) {
+/// Calls `plan.operator()<Space, T, G>()` for the types of the configuration.
+template <class Space, class Plan>
+auto with_types(const Configuration& configuration, const Plan& plan) {
+  using backend::bfloat16;
+  if (configuration.train.precision == Precision::fp32)
+    return plan.template operator()<Space, float, float>();
+  if (configuration.train.gradient_type == Precision::bf16)
+    return plan.template operator()<Space, bfloat16, bfloat16>();
+  return plan.template operator()<Space, bfloat16, float>();
+}
+
+/// The same for those of its backend too.
+template <class Plan>
+auto with_backend(const Configuration& configuration, const Plan& plan) {
   check(configuration);
   switch (configuration.backend) {
-    case BackendKind::serial:
-      ENCORE_IF_SERIAL(return plan_on<Kokkos::Serial>(purpose, configuration, labels);) break;
-    case BackendKind::openmp:
-      ENCORE_IF_OPENMP(return plan_on<Kokkos::OpenMP>(purpose, configuration, labels);) break;
-    case BackendKind::cuda:
-      ENCORE_IF_CUDA(return plan_on<Kokkos::Cuda>(purpose, configuration, labels);) break;
+    case BackendKind::serial: ENCORE_IF_SERIAL(return with_types<Kokkos::Serial>(configuration, plan);) break;
+    case BackendKind::openmp: ENCORE_IF_OPENMP(return with_types<Kokkos::OpenMP>(configuration, plan);) break;
+    case BackendKind::cuda: ENCORE_IF_CUDA(return with_types<Kokkos::Cuda>(configuration, plan);) break;
   }
   throw DeviceError(
       fmt::format("this build has no {} backend: configure it with a Kokkos that has it, or choose "
@@ -87,7 +117,19 @@ StepPlan plan(Purpose purpose, const Configuration& configuration, KernelLabels 
                   name_of(configuration.backend)));
 }
 
+StepPlan plan(Purpose purpose, const Configuration& configuration, KernelLabels labels) {
+  return with_backend(configuration, [&]<class Space, class T, class G>() {
+    return plan_for<Space, T, G>(purpose, configuration, labels);
+  });
+}
+
 }  // namespace
+
+RankPlan plan_rank(const Configuration& configuration, std::int64_t rank) {
+  return with_backend(configuration, [&]<class Space, class T, class G>() {
+    return plan_rank_for<Space, T, G>(configuration, rank);
+  });
+}
 
 StepPlan plan_step(const Configuration& configuration, KernelLabels labels) {
   return plan(Purpose::training, configuration, labels);

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/model/files/cluster.hpp>
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+
+namespace {
+
+using namespace encore;
+using namespace encore::model;
+using backend::TransportOperation;
+
+const std::string two_nodes =
+    R"({"nodes": 2, "gpus_per_node": 8, "gib_per_gpu": 141, "within_node": {"gb_per_s": 450, "latency_us": 4},
+        "between_nodes": {"gb_per_s": 50, "latency_us": 10}})";
+
+std::string refusal_of(const std::string& text) {
+  try {
+    parse_cluster(text, "cluster.json");
+    return {};
+  } catch (const InputFileError& error) {
+    return error.what();
+  }
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  text.replace(text.find(what), what.size(), by);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a description of a cluster is read") {
+  const ClusterDescription cluster = parse_cluster(two_nodes, "cluster.json");
+  CHECK(cluster.gpus() == 16);
+  CHECK(cluster.gibibytes_per_gpu == 141);
+  CHECK(cluster.within_node.gigabytes_per_second == 450);
+  CHECK(cluster.between_nodes.microseconds == 10);
+}
+
+TEST_CASE("one node needs no links between nodes, and two do") {
+  const std::string one =
+      R"({"nodes": 1, "gpus_per_node": 8, "gib_per_gpu": 80, "within_node": {"gb_per_s": 450, "latency_us": 4}})";
+  CHECK(parse_cluster(one, "cluster.json").gpus() == 8);
+  CHECK(refusal_of(replaced(one, R"("nodes": 1)", R"("nodes": 2)")) ==
+        "'cluster.json': between_nodes is missing");
+}
+
+TEST_CASE("anything else is refused with the field's name") {
+  CHECK(refusal_of(replaced(two_nodes, "gib_per_gpu", "gib_per_gpus")) ==
+        "'cluster.json': there is no field 'gib_per_gpus' (did you mean 'gib_per_gpu'?)");
+  CHECK(refusal_of(replaced(two_nodes, "\"latency_us\": 4", "\"latency_usec\": 4")) ==
+        "'cluster.json': there is no field 'within_node.latency_usec' (did you mean 'latency_us'?)");
+  CHECK(refusal_of(replaced(two_nodes, "\"nodes\": 2", "\"nodes\": 0")) ==
+        "'cluster.json': nodes must be a whole number from 1 to 1048576");
+  CHECK(refusal_of(replaced(two_nodes, "\"nodes\": 2", "\"nodes\": 2.5")) ==
+        "'cluster.json': nodes must be a whole number from 1 to 1048576");
+  CHECK(refusal_of(replaced(two_nodes, "450", "\"fast\"")) ==
+        "'cluster.json': within_node.gb_per_s must be a number from 0.001 to 1000000");
+  CHECK(refusal_of(replaced(two_nodes, "450", "NaN")) ==
+        "'cluster.json': within_node.gb_per_s must be a number from 0.001 to 1000000");
+  CHECK(refusal_of("[]").starts_with("'cluster.json' "));
+  CHECK(refusal_of(two_nodes.substr(0, 40)).starts_with("'cluster.json' "));
+}
+
+TEST_CASE("no change of a few bytes makes the reader do anything but read or refuse") {
+  std::mt19937 random(5);
+  int read = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = two_nodes;
+    for (unsigned change = 0; change < 1 + random() % 3; ++change)
+      text[random() % text.size()] = static_cast<char>(random() % 256);
+    try {
+      const ClusterDescription cluster = parse_cluster(text, "cluster.json");
+      CHECK(cluster.gpus() >= 1);
+      ++read;
+    } catch (const InputFileError&) {}
+  }
+  CHECK(read > 0);
+}
+
+TEST_CASE(
+    "a ring of n ranks sends (n - 1) / n of what is gathered, and twice that of what is reduced for all") {
+  CHECK(bytes_sent({TransportOperation::all_reduce, 800}, 4) == 1200);
+  CHECK(bytes_sent({TransportOperation::reduce_scatter, 800}, 4) == 600);
+  CHECK(bytes_sent({TransportOperation::all_gather, 800}, 8) == 700);
+  CHECK(bytes_sent({TransportOperation::all_to_all, 800}, 2) == 400);
+  CHECK(bytes_sent({TransportOperation::send, 800}, 4) == 800);
+  CHECK(bytes_sent({TransportOperation::receive, 800}, 4) == 0);
+  const ClusterLink link{.gigabytes_per_second = 1, .microseconds = 2};
+  CHECK(seconds_of({TransportOperation::all_reduce, 4'000'000}, 2, link) == doctest::Approx(4e-3 + 4e-6));
+  CHECK(seconds_of({TransportOperation::all_reduce, 4'000'000}, 1, link) == 0);
+}
