@@ -32,6 +32,7 @@ struct Trained {
   std::vector<TrainingState> states;
   std::vector<std::int32_t> tokens_of_experts;
   std::vector<std::string> refusals;
+  std::vector<double> evaluations;  ///< of each rank
   graph::StepMode mode = graph::StepMode::eager;
 };
 
@@ -62,6 +63,7 @@ Trained train(const Settings& settings, std::int64_t microbatches, std::int64_t 
   trained.states.resize(ranks);
   trained.refusals.resize(ranks);
   trained.steps_over_budget.resize(ranks);
+  trained.evaluations.resize(ranks);
   WholeTensors weights;
   on_rank_layout(configuration.parallel, [&](const model::RankGroups& groups, std::int64_t rank) {
     const auto index = static_cast<std::size_t>(rank);
@@ -83,6 +85,10 @@ Trained train(const Settings& settings, std::int64_t microbatches, std::int64_t 
     trained.states[index] = state_of_parts(*trainer);
     if (rank == 0) trained.tokens_of_experts = trainer->tokens_of_experts();
     weights.add(*trainer, model::ParameterArray::weights);
+    const Batch batch = random_batch(configuration, 1000);
+    const auto tokens = static_cast<std::size_t>(configuration.train.microbatch * configuration.train.seq);
+    trained.evaluations[index] =
+        trainer->evaluate(std::span(batch.ids).first(tokens), std::span(batch.labels).first(tokens));
   });
   trained.losses = trained.losses_of_ranks.front();
   trained.weights = weights.tensors();
@@ -110,6 +116,8 @@ void check_close(const Trained& trained, const Trained& alone) {
     for (std::size_t step = 0; step < losses.size(); ++step)
       CHECK(losses[step] == doctest::Approx(alone.losses[step]).epsilon(1e-4));
   }
+  for (const double evaluation : trained.evaluations)
+    CHECK(evaluation == doctest::Approx(alone.evaluations.front()).epsilon(1e-4));
   CHECK(largest_difference(trained, alone) < 2e-3);
 }
 
@@ -235,6 +243,16 @@ TEST_CASE(
       CHECK(layers.losses_of_ranks == eager.losses_of_ranks);
       CHECK((layers.states == eager.states));
     }
+  }
+}
+
+TEST_CASE("experts on several ranks of the stages of a pipeline give the losses and weights of one rank") {
+  const Settings settings = and_more(tiny_gpt_oss(), gentle);
+  const Trained alone = train(settings, 4, 20);
+  for (const std::string& dispatch : dispatches) {
+    CAPTURE(dispatch);
+    const Settings parallel{dispatch, "parallel.pipeline=2", "parallel.data=2", "parallel.expert=2"};
+    check_close(train(and_more(settings, parallel), 2, 20), alone);
   }
 }
 
