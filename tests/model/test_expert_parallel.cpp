@@ -256,6 +256,24 @@ TEST_CASE("experts on several ranks of the stages of a pipeline give the losses 
   }
 }
 
+TEST_CASE("bfloat16 experts on several ranks stay beside those of one rank, and replay as eagerly") {
+  for (const Settings& family : {tiny_gpt_oss(), tiny_hybrid()})
+    for (const std::string& dispatch : dispatches) {
+      CAPTURE(family.front());
+      CAPTURE(dispatch);
+      const Settings settings = and_more(and_more(family, gentle), {"train.precision=bf16", dispatch});
+      const Trained alone = train(settings, 2, 20);
+      const Settings parallel =
+          and_more(settings, {"parallel.data=2", "parallel.expert=2", "parallel.tensor=2"});
+      const Trained trained = train(parallel, 1, 20),
+                    eager = train(and_more(parallel, {"graph.impl=none"}), 1, 20);
+      for (std::size_t step = 0; step < alone.losses.size(); ++step)
+        CHECK(trained.losses[step] == doctest::Approx(alone.losses[step]).epsilon(1e-2));
+      CHECK(trained.losses_of_ranks == eager.losses_of_ranks);
+      CHECK((trained.states == eager.states));
+    }
+}
+
 TEST_CASE("where one rank's experts do not get room, all ranks do the step again and none loses a token") {
   for (const std::string& dispatch : dispatches) {
     CAPTURE(dispatch);
