@@ -43,8 +43,7 @@ struct Pipe {
   std::vector<char*> pointers{const_cast<char*>(ENCORE_COMMAND)};
   for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
-  for (const std::string& variable : surroundings.environment)
-    ::putenv(const_cast<char*>(variable.c_str()));
+  for (const std::string& variable : surroundings.environment) ::putenv(const_cast<char*>(variable.c_str()));
   ::alarm(most_seconds);
   ::execv(ENCORE_COMMAND, pointers.data());
   ::_exit(127);

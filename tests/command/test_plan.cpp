@@ -195,3 +195,37 @@ TEST_CASE("a file of lengths that is missing or wrong is refused with its line")
   check_refused(lengths(""), 3, {"lengths.txt", "no length"});
   check_refused(lengths("500\n"), 2, {"no length fits", "16"});
 }
+
+TEST_CASE("a plan for a cluster tells what stages keep and ranks tell each other, and whether it fits") {
+  const TinyModel tiny;
+  const auto describe = [&](const char* gib) {
+    write_bytes(tiny.path("cluster.json"),
+                std::string(R"({"nodes": 2, "gpus_per_node": 2, "gib_per_gpu": )") + gib +
+                    R"(, "within_node": {"gb_per_s": 100, "latency_us": 5},
+                        "between_nodes": {"gb_per_s": 10, "latency_us": 20}})");
+  };
+  const auto plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"--cluster", tiny.path("cluster.json"), "--json"};
+    for (const std::string& setting : more) arguments.insert(arguments.end(), {"--set", setting});
+    return encore(tiny.arguments("plan", arguments));
+  };
+  describe("80");
+  const Outcome outcome =
+      plan({"parallel.tensor=2", "parallel.pipeline=2", "train.microbatches=4", "model.dropout=0"});
+  REQUIRE_MESSAGE(outcome.code == 0, outcome.error);
+  const auto json = nlohmann::json::parse(outcome.output);
+  CHECK(json.at("ranks") == 4);
+  REQUIRE(json.at("stages").size() == 2);
+  CHECK(json.at("bubble").at("closed_form") == 0.25);
+  CHECK(json.at("bubble").at("simulated").get<double>() == doctest::Approx(0.25));
+  for (const auto& stage : json.at("stages")) {
+    CHECK(stage.at("fits") == true);
+    for (const auto& traffic : stage.at("traffic"))
+      CHECK(traffic.at("within_node") == (traffic.at("group") == "tensor"));
+  }
+  describe("0.001");
+  CHECK(plan({"parallel.tensor=2", "model.ffn=4096"}).code == 4);
+  const Outcome many = plan({"parallel.data=8"});
+  CHECK(many.code == 2);
+  CHECK(many.error.find("8 ranks and '" + tiny.path("cluster.json") + "' has 4 GPUs") != std::string::npos);
+}

@@ -72,7 +72,7 @@ int in_job(const model::Configuration& configuration, const backend::ProcessRank
   backend::Job job = on_gpu ? backend::join_gpu_job(process) : backend::join_host_job(process);
   const model::RankLayout layout(configuration.parallel, true);
   const Seat seat{model::make_rank_groups(job.world, configuration.parallel), process.rank,
-            layout.place_of(process.rank).data};
+                  layout.place_of(process.rank).data};
   Console silent(Console::Voice::silent);
   return body(seat, seat.speaks() ? console : silent);
 }

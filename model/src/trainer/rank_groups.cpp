@@ -18,14 +18,15 @@ const std::shared_ptr<backend::Transport>& RankGroups::of(RankGroup group) const
   return world;
 }
 
-RankGroups make_rank_groups(std::shared_ptr<backend::Transport> world, const ParallelConfiguration& parallel) {
+RankGroups make_rank_groups(std::shared_ptr<backend::Transport> world,
+                            const ParallelConfiguration& parallel) {
   constexpr bool stages_apart = true;
   const RankLayout layout(parallel, stages_apart);
   if (layout.ranks() != world->size())
-    throw ConfigurationError(
-        fmt::format("parallel.tensor = {}, parallel.data = {} and parallel.pipeline = {} make {} ranks, but there "
-                    "are {}: start as many as the three multiply to",
-                    parallel.tensor, parallel.data, parallel.pipeline, layout.ranks(), world->size()));
+    throw ConfigurationError(fmt::format(
+        "parallel.tensor = {}, parallel.data = {} and parallel.pipeline = {} make {} ranks, but there "
+        "are {}: start as many as the three multiply to",
+        parallel.tensor, parallel.data, parallel.pipeline, layout.ranks(), world->size()));
   const RankPlace place = layout.place_of(world->rank());
   const auto group = [&](RankGroup which) -> std::shared_ptr<backend::Transport> {
     if (!layout.needs(which)) return nullptr;

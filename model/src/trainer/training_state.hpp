@@ -15,7 +15,8 @@ struct TrainingState {
   struct Array {
     ParameterArray array;
     backend::DataType type;
-    std::vector<std::vector<std::byte>> slices;  ///< in the order of the layout's boxes, or of its experts' biases
+    std::vector<std::vector<std::byte>>
+        slices;  ///< in the order of the layout's boxes, or of its experts' biases
   };
   std::int64_t steps_done = 0;
   std::vector<RandomPosition> positions;
