@@ -107,7 +107,7 @@ std::string Training::introduction() const {
   const model::TrainConfiguration& train = configuration_.train;
   std::string text =
       fmt::format("encore {}: {} model of {} layers, {} parameters, {} on {} ({})\n", ENCORE_VERSION_STRING,
-                  model.family, model.layers, count_text(trainer_->layout().parameter_count()),
+                  model.family, model.layers, count_text(model::parameter_count(model)),
                   name_of(train.precision), name_of(configuration_.backend), trainer_->device_description());
   text += fmt::format("matrix products by {}\n", trainer_->blas_description());
   text += fmt::format("data: {}; {} tokens a step\n", data_.description(),
