@@ -37,17 +37,17 @@ class NotingTransport : public Transport {
     if (Transport* const to = target()) to->all_to_all(send, receive, count, type, queue);
   }
   void send(const void* data, std::size_t count, DataType type, int rank, void* queue) override {
-    note(TransportOperation::send, count, type);
+    note(TransportOperation::send, count, type, rank);
     if (Transport* const to = target()) to->send(data, count, type, rank, queue);
   }
   void receive(void* data, std::size_t count, DataType type, int rank, void* queue) override {
-    note(TransportOperation::receive, count, type);
+    note(TransportOperation::receive, count, type, rank);
     if (Transport* const to = target()) to->receive(data, count, type, rank, queue);
   }
   void send_receive(const void* send, std::size_t send_count, int send_to, void* receive,
                     std::size_t receive_count, int receive_from, DataType type, void* queue) override {
-    note(TransportOperation::send, send_count, type);
-    note(TransportOperation::receive, receive_count, type);
+    note(TransportOperation::send, send_count, type, send_to);
+    note(TransportOperation::receive, receive_count, type, receive_from);
     if (Transport* const to = target())
       to->send_receive(send, send_count, send_to, receive, receive_count, receive_from, type, queue);
   }
@@ -60,9 +60,9 @@ class NotingTransport : public Transport {
 
  private:
   std::size_t whole(std::size_t count) const { return count * static_cast<std::size_t>(size()); }
-  void note(TransportOperation operation, std::size_t count, DataType type) {
+  void note(TransportOperation operation, std::size_t count, DataType type, int peer = -1) {
     if (log_ == nullptr) throw InternalError("a planned group of ranks runs nothing");
-    log_->push_back({operation, count * size_of(type)});
+    log_->push_back({operation, count * size_of(type), peer});
   }
 };
 

@@ -49,6 +49,51 @@ TEST_CASE("one node needs no links between nodes, and two do") {
         "'cluster.json': between_nodes is missing");
 }
 
+TEST_CASE("rates of a GPU are read where they are given, both or none") {
+  CHECK(!parse_cluster(two_nodes, "cluster.json").rates);
+  const std::string with = replaced(two_nodes, R"("nodes": 2)",
+                                    R"("nodes": 2, "rates": {"tflops": 700, "memory_gb_per_s": 4000})");
+  const ClusterDescription cluster = parse_cluster(with, "cluster.json");
+  REQUIRE(cluster.rates);
+  CHECK(cluster.rates->teraflops_per_second == 700);
+  CHECK(cluster.rates->memory_gigabytes_per_second == 4000);
+  CHECK(refusal_of(replaced(with, R"("tflops": 700, )", "")) == "'cluster.json': rates.tflops is missing");
+  CHECK(refusal_of(replaced(with, "tflops", "tflop")) ==
+        "'cluster.json': there is no field 'rates.tflop' (did you mean 'tflops'?)");
+}
+
+TEST_CASE("groups of which any reaches beyond a node are told from those that stay inside") {
+  ParallelConfiguration parallel;
+  parallel.tensor = 4;
+  parallel.data = 2;
+  const RankLayout straddling(parallel, true);
+  // Of nodes of six GPUs the first has all tensor ranks of the first group, and half of those of the second.
+  CHECK(!stays_in_node(straddling, RankGroup::tensor, 0, 6));
+  CHECK(stays_in_node(straddling, RankGroup::tensor, 0, 4));
+  CHECK(!stays_in_node(straddling, RankGroup::data, 0, 4));
+  CHECK(stays_in_node(straddling, RankGroup::data, 0, 8));
+  parallel = {};
+  parallel.data = 3;
+  parallel.pipeline = 3;
+  const RankLayout stages(parallel, true);
+  // Ranks 0-3, 4-7 and 8: the first stage's data ranks are together, those of the others are not.
+  CHECK(stays_in_node(stages, RankGroup::data, 0, 4));
+  CHECK(!stays_in_node(stages, RankGroup::data, 1, 4));
+  CHECK(!stays_in_node(stages, RankGroup::world, 0, 4));
+  CHECK(!stays_in_node(stages, RankGroup::pipeline, 0, 4));
+}
+
+TEST_CASE("messages between neighbouring stages may stay in a node that the pipeline leaves") {
+  ParallelConfiguration parallel;
+  parallel.data = 4;
+  parallel.pipeline = 4;
+  const RankLayout layout(parallel, true);
+  CHECK(messages_stay_in_node(layout, 0, 1, 8));
+  CHECK(!messages_stay_in_node(layout, 1, 2, 8));
+  CHECK(messages_stay_in_node(layout, 3, 2, 8));
+  CHECK(!messages_stay_in_node(layout, 0, 1, 7));
+}
+
 TEST_CASE("anything else is refused with the field's name") {
   CHECK(refusal_of(replaced(two_nodes, "gib_per_gpu", "gib_per_gpus")) ==
         "'cluster.json': there is no field 'gib_per_gpus' (did you mean 'gib_per_gpu'?)");

@@ -17,17 +17,18 @@ namespace {
 using namespace encore;
 using namespace encore::tests;
 
-/// Calls and bytes by kind: the order of a plan is that of its segments, the order of a run that of its branches.
+/// Calls and bytes by kind, and of messages by the other rank: the order of a plan is that of its segments, the order of a run that of its branches.
 std::string volume_of(const backend::TransportLog& log) {
-  std::map<backend::TransportOperation, std::pair<std::size_t, std::size_t>> volume;
+  std::map<std::pair<backend::TransportOperation, int>, std::pair<std::size_t, std::size_t>> volume;
   for (const backend::TransportCall& call : log) {
-    ++volume[call.operation].first;
-    volume[call.operation].second += call.bytes;
+    auto& [calls, bytes] = volume[{call.operation, call.peer}];
+    ++calls;
+    bytes += call.bytes;
   }
   std::string text;
-  for (const auto& [operation, sum] : volume)
-    text += std::string(backend::name_of(operation)) + ": " + std::to_string(sum.first) + " of " +
-            std::to_string(sum.second) + " bytes; ";
+  for (const auto& [key, sum] : volume)
+    text += std::string(backend::name_of(key.first)) + " " + std::to_string(key.second) + ": " +
+            std::to_string(sum.first) + " of " + std::to_string(sum.second) + " bytes; ";
   return text;
 }
 
@@ -100,6 +101,30 @@ TEST_CASE(
       CHECK(plan.step.memory.arena_bytes == trainer->memory_plan().arena_bytes);
     });
   }
+}
+
+TEST_CASE("a plan tells the work that a profile of the step counts") {
+  const model::Configuration configuration = resolve(tiny_model("llama"), {"backend=serial"});
+  const auto trainer = model::make_trainer(configuration);
+  const Batch batch = random_batch(configuration, 0);
+  trainer->set_batch(batch.ids, batch.labels);
+  const graph::StepProfile profile = trainer->profile(0.001, {.rates = graph::MachineRates{1e9, 1e9, 1e-6},
+                                                              .samples = 1,
+                                                              .sample_milliseconds = 0,
+                                                              .most_repeats = 1,
+                                                              .step_samples = 0});
+  double flops = 0, bytes = 0, planned_flops = 0, planned_bytes = 0;
+  for (const graph::SegmentProfile& segment : profile.segments) {
+    flops += segment.flops;
+    bytes += segment.bytes;
+  }
+  for (const model::KernelWork& kernel : model::plan_rank(configuration, 0).kernels) {
+    planned_flops += kernel.flops;
+    planned_bytes += kernel.bytes;
+  }
+  CHECK(planned_flops > 0);
+  CHECK(planned_flops == doctest::Approx(flops));
+  CHECK(planned_bytes == doctest::Approx(bytes));
 }
 
 TEST_CASE("ranks of a plan that is applied to more of them keep less each") {

@@ -56,6 +56,10 @@ class Fields {
     const Fields fields(at(name), where(name), file_, {"gb_per_s", "latency_us"});
     return {fields.number("gb_per_s", 1e-3, 1e6), fields.number("latency_us", 0, 1e6)};
   }
+  GpuRates rates(const char* name) const {
+    const Fields fields(at(name), where(name), file_, {"tflops", "memory_gb_per_s"});
+    return {fields.number("tflops", 1e-3, 1e6), fields.number("memory_gb_per_s", 1e-3, 1e6)};
+  }
 
  private:
   std::string where(const char* name) const { return path_.empty() ? name : path_ + "." + name; }
@@ -86,14 +90,37 @@ bool is_ring(backend::TransportOperation operation) {
 ClusterDescription parse_cluster(std::string_view json, const std::string& file) {
   const nlohmann::json document = parsed(json, file);
   const Fields fields(document, "", file,
-                      {"nodes", "gpus_per_node", "gib_per_gpu", "within_node", "between_nodes"});
+                      {"nodes", "gpus_per_node", "gib_per_gpu", "within_node", "between_nodes", "rates"});
   ClusterDescription cluster;
   cluster.nodes = fields.whole("nodes", 1 << 20);
   cluster.gpus_per_node = fields.whole("gpus_per_node", 1 << 10);
   cluster.gibibytes_per_gpu = fields.number("gib_per_gpu", 1e-3, 1e5);
   cluster.within_node = fields.link("within_node");
   if (cluster.nodes > 1 || fields.has("between_nodes")) cluster.between_nodes = fields.link("between_nodes");
+  if (fields.has("rates")) cluster.rates = fields.rates("rates");
   return cluster;
+}
+
+bool stays_in_node(const RankLayout& layout, RankGroup group, std::int64_t stage,
+                   std::int64_t gpus_per_node) {
+  if (layout.ranks() <= gpus_per_node) return true;
+  // A group is called after its lowest rank.
+  for (std::int64_t rank = 0; rank < layout.ranks(); ++rank) {
+    const std::int64_t first = layout.number_of(group, layout.place_of(rank));
+    const bool of_other_stages =
+        group != RankGroup::world && group != RankGroup::pipeline && layout.place_of(rank).stage != stage;
+    if (!of_other_stages && rank / gpus_per_node != first / gpus_per_node) return false;
+  }
+  return true;
+}
+
+bool messages_stay_in_node(const RankLayout& layout, std::int64_t stage, std::int64_t other,
+                           std::int64_t gpus_per_node) {
+  const std::int64_t of_a_stage = layout.tensor() * layout.data();
+  for (std::int64_t rank = 0; rank < of_a_stage; ++rank)
+    if ((rank + stage * of_a_stage) / gpus_per_node != (rank + other * of_a_stage) / gpus_per_node)
+      return false;
+  return true;
 }
 
 double bytes_sent(const backend::TransportCall& call, std::int64_t ranks) {

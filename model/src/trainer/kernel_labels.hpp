@@ -31,20 +31,25 @@ graph::Bindings imaginary_bindings(const graph::Outline& outline, const graph::M
   return bindings;
 }
 
-/// The labels of each segment's kernels, none of which runs.
+/// The labels of each segment's kernels, none of which runs. `launches`: what those of segments that compute do, beside
+/// what ranks tell each other.
 template <class Space>
 std::vector<std::vector<std::string>> kernels_of(backend::Device<Space>& device,
                                                  const graph::Program<Space>& program,
-                                                 const graph::MemoryPlan& plan) {
+                                                 const graph::MemoryPlan& plan,
+                                                 std::vector<backend::LaunchRecord>* launches = nullptr) {
   const graph::Bindings bindings = imaginary_bindings<Space>(program.outline(), plan);
   std::vector<std::vector<std::string>> kernels(program.outline().segments().size());
   backend::Stream<Space>& stream = device.stream();
   const backend::ModeScope<Space> list(stream, backend::StreamMode::list);
   for (std::size_t index = 0; index < kernels.size(); ++index) {
     stream.collect_labels(&kernels[index]);
+    stream.collect_launches(program.outline().segments()[index].module == graph::Module::comm ? nullptr
+                                                                                              : launches);
     program.run_segment(index, device, bindings);
   }
   stream.collect_labels(nullptr);
+  stream.collect_launches(nullptr);
   return kernels;
 }
 

@@ -39,7 +39,8 @@ void join_planned_groups(backend::Device<Space>& device, const ModelShard& shard
 
 template <class Space, class T, class G>
 StepPlan plan_training(backend::Device<Space>& device, const Configuration& configuration,
-                       const ParameterLayout& layout, KernelLabels labels) {
+                       const ParameterLayout& layout, KernelLabels labels,
+                       std::vector<backend::LaunchRecord>* launches = nullptr) {
   const TrainConfiguration& train = configuration.train;
   StepPlan plan;
   for (const std::int64_t length : planned_lengths(configuration)) {
@@ -52,7 +53,7 @@ StepPlan plan_training(backend::Device<Space>& device, const Configuration& conf
     }
     plan.runs = graph::cut(shaped->outline(), policy_of(configuration.graph));
     if (labels == KernelLabels::collect)
-      plan.kernels = kernels_of(device, shaped->step.program, shaped->plan);
+      plan.kernels = kernels_of(device, shaped->step.program, shaped->plan, launches);
     plan.outline = shaped->outline();
     plan.memory = shaped->plan;
   }
@@ -85,7 +86,9 @@ RankPlan plan_rank_for(const Configuration& configuration, std::int64_t rank) {
   for (auto& log : logs) log = std::make_shared<backend::TransportLog>();
   join_planned_groups(device, plan.shard, &logs);
   const ParameterLayout layout(configuration.model, configuration.train.decay_all, plan.shard);
-  plan.step = plan_training<Space, T, G>(device, configuration, layout, KernelLabels::collect);
+  std::vector<backend::LaunchRecord> launches;
+  plan.step = plan_training<Space, T, G>(device, configuration, layout, KernelLabels::collect, &launches);
+  for (const backend::LaunchRecord& launch : launches) plan.kernels.push_back({launch.flops, launch.bytes});
   for (std::size_t group = 0; group < logs.size(); ++group) plan.operations[group] = *logs[group];
   plan.memory = forecast_memory(configuration, plan.step.outline, plan.step.memory, 0);
   return plan;

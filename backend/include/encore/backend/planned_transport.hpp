@@ -28,6 +28,7 @@ struct TransportCall {
   TransportOperation operation;
   /// What is reduced, sent or received; of reduce_scatter, all_gather and all_to_all the longer of the two sides.
   std::size_t bytes;
+  int peer = -1;  ///< the other rank of a message
 
   friend bool operator==(const TransportCall&, const TransportCall&) = default;
 };

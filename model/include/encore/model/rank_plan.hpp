@@ -8,8 +8,15 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 namespace encore::model {
+
+/// What a kernel declares that it does.
+struct KernelWork {
+  double flops = 0;  ///< of matrix products and attention; of experts with all rows there is room for
+  double bytes = 0;  ///< read and written
+};
 
 /// A training step of one rank of a job, known without running it.
 struct RankPlan {
@@ -18,6 +25,7 @@ struct RankPlan {
   MemoryForecast memory;  ///< without what recordings take
   /// What a step asks of each group, by RankGroup, in order.
   std::array<backend::TransportLog, rank_groups> operations;
+  std::vector<KernelWork> kernels;  ///< in launch order, without what ranks tell each other
 };
 
 /// Plans the step of a rank of the job that parallel.* describes, with stages on ranks of their own: its program is built and
