@@ -184,6 +184,35 @@ TEST_CASE("plan proposes buckets for a file of lengths, and they are accepted") 
   CHECK(text.output.find("longer than train.seq = 16") != std::string::npos);
 }
 
+TEST_CASE("a plan for a cluster with rates tells the work of each stage, whichever ranks have the experts") {
+  const TinyModel tiny;
+  write_bytes(tiny.path("rates.json"),
+              R"({"nodes": 1, "gpus_per_node": 8, "gib_per_gpu": 1000,
+                  "within_node": {"gb_per_s": 100, "latency_us": 5},
+                  "rates": {"tflops": 500, "memory_gb_per_s": 2000}})");
+  const auto plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"plan",   "--preset",  "qwen3-30b-a3b-small",   "--backend",
+                                       "serial", "--cluster", tiny.path("rates.json"), "--json"};
+    for (const std::string& setting : more) arguments.insert(arguments.end(), {"--set", setting});
+    const Outcome outcome = encore(arguments);
+    REQUIRE_MESSAGE(outcome.code == 0, outcome.error);
+    return Json::parse(outcome.output);
+  };
+  const auto work = [](const Json& json) { return json.at("stages").at(0).at("work"); };
+  const Json alone = plan({"parallel.data=4"});
+  const double flops = work(alone).at("flops").get<double>(), bytes = work(alone).at("bytes").get<double>();
+  CHECK(alone.at("fits") == true);
+  CHECK(alone.at("stages").at(0).at("layers") == Json{0, 1});
+  CHECK(work(alone).at("ms").get<double>() >= 1e3 * flops / 500e12);
+  CHECK(work(alone).at("ms").get<double>() <= 1e3 * (flops / 500e12 + bytes / 2000e9));
+  CHECK(alone.at("step").at("apart_ms") > alone.at("step").at("overlapped_ms"));
+  for (const char* const dispatch : {"all_to_all", "all_gather"}) {
+    const Json apart =
+        plan({"parallel.data=4", "parallel.expert=4", std::string("parallel.expert_dispatch=") + dispatch});
+    CHECK(work(apart).at("flops").get<double>() == doctest::Approx(flops).epsilon(1e-3));
+  }
+}
+
 TEST_CASE("a file of lengths that is missing or wrong is refused with its line") {
   const TinyModel tiny;
   const auto lengths = [&](const std::string& text) {
