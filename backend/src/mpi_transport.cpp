@@ -47,13 +47,15 @@ class Session {
   }
   ~Session() {
     int ended = 0;
-    if (owned_ && MPI_Finalized(&ended) == MPI_SUCCESS && ended == 0) (void)MPI_Finalize();
+    if (owned_ && !abandoned_ && MPI_Finalized(&ended) == MPI_SUCCESS && ended == 0) (void)MPI_Finalize();
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   /// Ending MPI would wait for ranks that wait for this one. Without it the process' end ends the job, as mpiexec does.
-  void abandon() { owned_ = false; }
+  void abandon() { abandoned_ = true; }
+  /// The exception that was the reason has been caught, and the process goes on.
+  void go_on() { abandoned_ = false; }
 
   /// MPI itself is one for the process.
   static std::shared_ptr<Session> shared() {
@@ -67,6 +69,7 @@ class Session {
 
  private:
   bool owned_ = false;
+  bool abandoned_ = false;
 };
 
 template <class Combine>
@@ -202,6 +205,7 @@ class MpiTransport final : public Transport {
 
   void close() override {
     if (communicator_ == MPI_COMM_NULL) return;
+    session_->go_on();
     MPI_Comm communicator = std::exchange(communicator_, MPI_COMM_NULL);
     int ended = 0;
     if (MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;  // The program has ended MPI already.
@@ -233,6 +237,7 @@ class MpiTransport final : public Transport {
     if (communicator_ == MPI_COMM_NULL)
       throw CommunicationError(std::string(operation) + ": rank " + std::to_string(rank_) + " has left '" +
                                name_ + "'");
+    session_->go_on();
     return communicator_;
   }
   int small(std::size_t count, const char* operation) const {
