@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks.hpp"
-#include "trainers.hpp"
+#include "tiny_models.hpp"
 
 #include <encore/backend/error.hpp>
 #include <encore/model/step_plan.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rank_groups.hpp"
 #include "temporary_folder.hpp"
-#include "trainers.hpp"
+#include "tiny_models.hpp"
 
 #include <encore/backend/error.hpp>
 #include <encore/model/checkpoint.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rank_groups.hpp"
-#include "trainers.hpp"
+#include "tiny_models.hpp"
 #include "whole_tensors.hpp"
 
 #include <encore/backend/error.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../model/src/trainer/random_streams.hpp"
 #include "rank_groups.hpp"
-#include "trainers.hpp"
+#include "tiny_models.hpp"
 
 #include <doctest/doctest.h>
 

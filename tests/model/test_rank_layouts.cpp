@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every way in which up to 8 ranks can share a model.
 #include "rank_groups.hpp"
-#include "trainers.hpp"
+#include "tiny_models.hpp"
 #include "whole_tensors.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rank_groups.hpp"
-#include "trainers.hpp"
+#include "tiny_models.hpp"
 
 #include <encore/model/rank_plan.hpp>
 
