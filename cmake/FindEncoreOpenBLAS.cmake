@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# OpenBLAS with its CBLAS interface: target EncoreOpenBLAS::openblas. A single threaded build goes first, because the
-# caller spreads the tiles of a product over threads itself; a static one before a shared one, because Debian lets
-# the shared name of every flavour point to whichever flavour was chosen last.
+# OpenBLAS with its CBLAS interface: target EncoreOpenBLAS::openblas. Only a build with threads of its own has the locks
+# that several callers need at once; what another one is found to be is not used (backend/src/blas_openblas.cpp). A static
+# library goes before a shared one, because Debian lets the shared name of every flavour point to whichever flavour was
+# chosen last.
 
-set(flavours openblas-serial openblas-openmp openblas-pthread openblas)
+set(flavours openblas-pthread openblas)
 find_path(EncoreOpenBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES ${flavours})
 find_library(EncoreOpenBLAS_LIBRARY NAMES libopenblas.a openblas NAMES_PER_DIR PATH_SUFFIXES ${flavours})
 mark_as_advanced(EncoreOpenBLAS_INCLUDE_DIR EncoreOpenBLAS_LIBRARY)

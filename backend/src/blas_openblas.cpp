@@ -13,6 +13,7 @@
 extern "C" {
 char* openblas_get_config(void);
 char* openblas_get_corename(void);
+int openblas_get_parallel(void);
 void openblas_set_num_threads(int);
 }
 
@@ -113,6 +114,11 @@ bool computes_right(T tolerance) {
 }  // namespace
 
 bool openblas_usable() {
+  // 0: a build without threads has no locks either, unless it was asked for them, and then gives wrong products to threads
+  // that call it at the same time (OpenBLAS' README: "USE_LOCKING"). 2: a build for OpenMP asks for the number of threads
+  // by thread, so that each caller would start some of its own. 1: threads and locks of its own.
+  constexpr int with_locks = 1;
+  if (openblas_get_parallel() != with_locks) return false;
   if (openblas_vector_bytes() < portable_vector_bytes()) return false;
   openblas_set_num_threads(1);
   return computes_right<float>(1e-6F) && computes_right<double>(1e-14);

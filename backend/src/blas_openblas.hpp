@@ -9,8 +9,8 @@ namespace encore::backend::impl {
 
 #if ENCORE_HAVE_OPENBLAS
 
-/// Whether OpenBLAS computes right on this processor and runs kernels at least as wide as the portable one.
-/// If so sets OpenBLAS to one thread: tiles are spread over the threads by the caller.
+/// Whether OpenBLAS may be called by several threads at once, computes right on this processor and runs kernels at least
+/// as wide as the portable one. If so sets OpenBLAS to one thread: tiles are spread over the threads by the caller.
 bool openblas_usable();
 
 /// Version and kernel of OpenBLAS, such as "OpenBLAS 0.3.21 (SkylakeX)"; empty when it is not compiled in.

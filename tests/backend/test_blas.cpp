@@ -6,6 +6,9 @@
 
 #include <doctest/doctest.h>
 
+#include <thread>
+#include <vector>
+
 using namespace encore::tests;
 
 namespace {
@@ -38,6 +41,33 @@ TEST_CASE("a product on the serial host agrees with sums in double for every ope
   check_all_engines<Kokkos::Serial, double, double>();
   check_all_engines<Kokkos::Serial, bfloat16, bfloat16>();
   check_all_engines<Kokkos::Serial, bfloat16, float>();
+}
+
+TEST_CASE("products by several threads at the same time have the bits of one thread's") {
+  // More threads than cores, so that they are interrupted within calls.
+  constexpr int threads = 8, rounds = 300;
+  const ProductCase shapes[] = {
+      {64, 96, 32}, {32, 61, 64, false, true}, {128, 128, 64, true}, {40, 32, 48, true, true}};
+  for (const ProductCase& shape : shapes) {
+    CAPTURE(name_of(shape));
+    const auto results_of = [&](int number) {
+      ProductProblem<float, float> problem(shape);
+      Stream<Kokkos::Serial> stream;
+      Blas<Kokkos::Serial> blas(stream);
+      std::vector<std::vector<float>> results;
+      for (int round = 0; round < number; ++round) {
+        problem.run(blas, stream);
+        if (results.empty() || problem.result != results.back()) results.push_back(problem.result);
+      }
+      return results;
+    };
+    const auto expected = results_of(1);
+    std::vector<std::vector<std::vector<float>>> found(threads);
+    std::vector<std::thread> started;
+    for (auto& results : found) started.emplace_back([&] { results = results_of(rounds); });
+    for (std::thread& thread : started) thread.join();
+    for (const auto& results : found) CHECK((results == expected));
+  }
 }
 
 #if defined(KOKKOS_ENABLE_OPENMP)
