@@ -17,9 +17,10 @@ struct FillNormal {
   double mean, deviation;
   backend::RandomState state;
   std::uint32_t segment;
+  std::int64_t first_quad;
 
   KOKKOS_FUNCTION void operator()(std::int64_t quad) const {
-    const auto drawn = backend::random_words(state, segment, static_cast<std::uint64_t>(quad));
+    const auto drawn = backend::random_words(state, segment, static_cast<std::uint64_t>(first_quad + quad));
     for (int pair = 0; pair < 2; ++pair) {
       // The first number must not be 0: it lies in (0, 1].
       const double radius_word = static_cast<double>(drawn.word[2 * pair]) + 1;
@@ -46,9 +47,10 @@ struct FillUniform {
   backend::RandomState state;
   std::uint32_t segment;
   Transform transform;
+  std::int64_t first_quad;
 
   KOKKOS_FUNCTION void operator()(std::int64_t quad) const {
-    const auto drawn = backend::random_words(state, segment, static_cast<std::uint64_t>(quad));
+    const auto drawn = backend::random_words(state, segment, static_cast<std::uint64_t>(first_quad + quad));
     for (int i = 0; i < 4; ++i) {
       if (4 * quad + i >= size) return;
       const double uniform = least + (most - least) * (drawn.word[i] / 4294967296.0);
@@ -71,9 +73,10 @@ struct InverseSoftplusOfStep {
 template <class T>
 struct FillLogOfRank {
   T* values;
+  std::int64_t first;
 
   KOKKOS_FUNCTION void operator()(std::int64_t element) const {
-    const double logarithm = Kokkos::log(static_cast<double>(element + 1));
+    const double logarithm = Kokkos::log(static_cast<double>(first + element + 1));
     values[element] = static_cast<T>(static_cast<Accumulator<T>>(logarithm));
   }
 };
@@ -104,40 +107,47 @@ struct Same {
   }
 };
 
+std::int64_t quad_of(std::int64_t first) {
+  impl::require_shape(first >= 0 && first % 4 == 0, "fill: the first element must be a multiple of 4");
+  return first / 4;
+}
+
 }  // namespace
 
 template <class Space, class T>
 void fill_normal(Stream<Space>& stream, Vector<T, Space> values, double mean, double deviation,
-                 std::uint64_t seed, std::uint32_t segment) {
+                 std::uint64_t seed, std::uint32_t segment, std::int64_t first) {
   const std::int64_t size = impl::rows_of(values);
   launch(stream, "fill/normal", {backend::write(values)}, backend::Range{impl::rounded_up_quotient(size, 4)},
-         FillNormal<T>{values.data(), size, mean, deviation, {seed, 0}, segment});
+         FillNormal<T>{values.data(), size, mean, deviation, {seed, 0}, segment, quad_of(first)});
 }
 
 template <class Space, class T>
 void fill_uniform(Stream<Space>& stream, Vector<T, Space> values, double least, double most,
-                  std::uint64_t seed, std::uint32_t segment) {
+                  std::uint64_t seed, std::uint32_t segment, std::int64_t first) {
   const std::int64_t size = impl::rows_of(values);
   launch(stream, "fill/uniform", {backend::write(values)}, backend::Range{impl::rounded_up_quotient(size, 4)},
-         FillUniform<Same, T>{values.data(), size, least, most, {seed, 0}, segment, {}});
+         FillUniform<Same, T>{values.data(), size, least, most, {seed, 0}, segment, {}, quad_of(first)});
 }
 
 template <class Space, class T>
-void fill_log_of_rank(Stream<Space>& stream, Vector<T, Space> values) {
+void fill_log_of_rank(Stream<Space>& stream, Vector<T, Space> values, std::int64_t first) {
   launch(stream, "fill/log_of_rank", {backend::write(values)}, backend::Range{impl::rows_of(values)},
-         FillLogOfRank<T>{values.data()});
+         FillLogOfRank<T>{values.data(), first});
 }
 
 template <class Space, class T>
 void fill_inverse_softplus_of_step(Stream<Space>& stream, Vector<T, Space> values, double least, double most,
-                                   double floor, std::uint64_t seed, std::uint32_t segment) {
+                                   double floor, std::uint64_t seed, std::uint32_t segment,
+                                   std::int64_t first) {
   impl::require_shape(least > 0 && most >= least && floor > 0,
                       "fill_inverse_softplus_of_step: the bounds must be positive and in order");
   const std::int64_t size = impl::rows_of(values);
-  launch(stream, "fill/inverse_softplus_of_step", {backend::write(values)},
-         backend::Range{impl::rounded_up_quotient(size, 4)},
-         FillUniform<InverseSoftplusOfStep, T>{
-             values.data(), size, std::log(least), std::log(most), {seed, 0}, segment, {floor}});
+  launch(
+      stream, "fill/inverse_softplus_of_step", {backend::write(values)},
+      backend::Range{impl::rounded_up_quotient(size, 4)},
+      FillUniform<InverseSoftplusOfStep, T>{
+          values.data(), size, std::log(least), std::log(most), {seed, 0}, segment, {floor}, quad_of(first)});
 }
 
 template <class Space, class T>
@@ -161,14 +171,14 @@ void convert(Stream<Space>& stream, Vector<const From, Space> input, Vector<To, 
   impl::launch_map(stream, "convert", Same{}, size, output.data(), input.data());
 }
 
-#define ENCORE_INSTANTIATE(SPACE, T)                                                                      \
-  template void fill_normal<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t,    \
-                                      std::uint32_t);                                                     \
-  template void fill_uniform<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t,   \
-                                       std::uint32_t);                                                    \
-  template void fill_log_of_rank<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>);                             \
-  template void fill_inverse_softplus_of_step<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, \
-                                                        double, std::uint64_t, std::uint32_t);            \
+#define ENCORE_INSTANTIATE(SPACE, T)                                                                         \
+  template void fill_normal<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t,       \
+                                      std::uint32_t, std::int64_t);                                          \
+  template void fill_uniform<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double, std::uint64_t,      \
+                                       std::uint32_t, std::int64_t);                                         \
+  template void fill_log_of_rank<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, std::int64_t);                  \
+  template void fill_inverse_softplus_of_step<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double, double,    \
+                                                        double, std::uint64_t, std::uint32_t, std::int64_t); \
   template void fill_constant<SPACE, T>(Stream<SPACE>&, Vector<T, SPACE>, double);
 ENCORE_FOR_EACH_SPACE_AND_TYPE(ENCORE_INSTANTIATE)
 #undef ENCORE_INSTANTIATE

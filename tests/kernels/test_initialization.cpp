@@ -90,6 +90,37 @@ TEST_CASE("uniform numbers, logarithms of ranks and inverse softplus of steps ar
   });
 }
 
+TEST_CASE("numbers from an element on are those of the longer array, bit for bit") {
+  for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
+    const std::int64_t size = 1003;
+    const auto fill = [](auto& stream, int kind, auto values, std::int64_t first) {
+      switch (kind) {
+        case 0: return kernels::fill_normal<Space, T>(stream, values, 0.5, 0.02, 99, 7, first);
+        case 1: return kernels::fill_uniform<Space, T>(stream, values, -0.5, 0.25, 99, 7, first);
+        case 2: return kernels::fill_log_of_rank<Space, T>(stream, values, first);
+        default:
+          return kernels::fill_inverse_softplus_of_step<Space, T>(stream, values, 0.001, 0.1, 0.002, 98, 6,
+                                                                  first);
+      }
+    };
+    for (int kind = 0; kind < 4; ++kind)
+      for (const std::int64_t first : {0, 4, 500, 1000}) {
+        CAPTURE(kind);
+        CAPTURE(first);
+        KernelRun<Space> run;
+        const auto whole = run.template output<T>(size), part = run.template output<T>(size - first);
+        run.execute([&] {
+          fill(run.stream(), kind, whole, 0);
+          fill(run.stream(), kind, part, first);
+        });
+        const std::vector<double> all = run.values(whole);
+        CHECK((run.values(part) == std::vector<double>(all.begin() + first, all.end())));
+      }
+    KernelRun<Space> run;
+    CHECK_THROWS_AS(fill(run.stream(), 0, run.template output<T>(8), 2), ConfigurationError);
+  });
+}
+
 TEST_CASE("a constant fills every element and nothing beside them") {
   for_each_space_and_type([]<class Space, class T>(Types<Space, T>) {
     for (const std::int64_t size : {1, 7, 8, 1001}) {

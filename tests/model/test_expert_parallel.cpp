@@ -25,7 +25,7 @@ Settings and_more(Settings settings, const Settings& more) {
 
 /// What the ranks' training came to together.
 struct Trained {
-  std::vector<double> losses, rows_needed;
+  std::vector<double> losses, gradient_norms, rows_needed;
   std::vector<std::vector<double>> losses_of_ranks;
   std::vector<std::int64_t> steps_over_budget;  ///< of each rank
   std::map<std::string, std::vector<float>> weights;
@@ -78,6 +78,7 @@ Trained train(const Settings& settings, std::int64_t microbatches, std::int64_t 
       trained.losses_of_ranks[index].push_back(result.loss);
       trained.steps_over_budget[index] += result.over_budget ? 1 : 0;
       if (rank != 0) continue;
+      trained.gradient_norms.push_back(result.gradient_norm);
       trained.rows_needed.push_back(result.expert_rows_needed);
       trained.mode = result.report.mode;
     }
@@ -116,6 +117,8 @@ void check_close(const Trained& trained, const Trained& alone) {
     for (std::size_t step = 0; step < losses.size(); ++step)
       CHECK(losses[step] == doctest::Approx(alone.losses[step]).epsilon(1e-4));
   }
+  for (std::size_t step = 0; step < alone.gradient_norms.size(); ++step)
+    CHECK(trained.gradient_norms[step] == doctest::Approx(alone.gradient_norms[step]).epsilon(5e-3));
   for (const double evaluation : trained.evaluations)
     CHECK(evaluation == doctest::Approx(alone.evaluations.front()).epsilon(1e-4));
   CHECK(largest_difference(trained, alone) < 2e-3);
@@ -302,4 +305,16 @@ TEST_CASE("rows that experts need count relative to all tokens' choices, on one 
   const Trained trained = train(and_more(settings, {"parallel.data=2", "parallel.expert=2"}), 1, 1);
   CHECK(trained.rows_needed[0] >= 0.5);
   CHECK(trained.rows_needed[0] < 1);
+}
+
+TEST_CASE("the capacity that experts would have needed is told alike on one rank and on several") {
+  const Settings settings = and_more(and_more(tiny_experts(), gentle), {"train.expert_capacity=1"});
+  const Trained alone = train(settings, 2, 5);
+  REQUIRE(*std::ranges::max_element(alone.rows_needed) > 1);
+  for (const std::string& dispatch : dispatches) {
+    CAPTURE(dispatch);
+    const Trained trained =
+        train(and_more(settings, {dispatch, "parallel.data=2", "parallel.expert=2"}), 1, 5);
+    CHECK(trained.rows_needed == alone.rows_needed);
+  }
 }

@@ -2,6 +2,7 @@
 #include "rank_groups.hpp"
 #include "tiny_models.hpp"
 
+#include <encore/backend/error.hpp>
 #include <encore/model/rank_plan.hpp>
 
 #include <doctest/doctest.h>
@@ -100,6 +101,49 @@ TEST_CASE(
       }
       CHECK(plan.step.memory.arena_bytes == trainer->memory_plan().arena_bytes);
     });
+  }
+}
+
+TEST_CASE("a rank needs memory for its own part alone, and is refused a byte less than that takes") {
+  std::vector<Layout> all = layouts();
+  all.push_back({tiny_model("llama"),
+                 {"parallel.data=2", "parallel.shard_optimizer=true", "train.precision=bf16",
+                  "train.master_weights=true", "parallel.tensor=2"}});
+  for (const Layout& layout : all) {
+    CAPTURE(layout.settings.front());
+    CAPTURE(layout.settings.back());
+    // So large a vocabulary that parameters take nearly everything.
+    auto settings = layout.settings;
+    for (const char* setting : {"backend=serial", "graph.impl=none", "model.vocab=20000", "train.seq=8"})
+      settings.emplace_back(setting);
+    const model::Configuration configuration = resolve(layout.model, settings);
+    on_rank_layout(configuration.parallel, [&](const model::RankGroups& groups, std::int64_t) {
+      const model::ModelShard shard = model::shard_in(configuration.parallel, groups);
+      const std::size_t needed = model::forecast_memory(configuration, shard).total();
+      CHECK(model::least_memory(configuration, shard) < needed);
+      auto limited = configuration;
+      limited.graph.memory_limit = static_cast<std::int64_t>(needed);
+      CHECK_NOTHROW(model::make_trainer(limited, groups));
+      --limited.graph.memory_limit;
+      CHECK_THROWS_AS(model::make_trainer(limited, groups), OutOfMemoryError);
+    });
+  }
+}
+
+TEST_CASE("a sharded optimizer is proposed where it makes a rank fit") {
+  const model::Configuration configuration = resolve(
+      tiny_model("llama"), {"backend=serial", "parallel.data=4", "model.vocab=20000", "graph.impl=none"});
+  auto sharded = configuration;
+  sharded.parallel.shard_optimizer = true;
+  const model::ModelShard shard = model::shard_of(configuration.parallel, true, 1);
+  auto limited = configuration;
+  limited.graph.memory_limit = static_cast<std::int64_t>(
+      model::forecast_memory(sharded, model::shard_of(sharded.parallel, true, 1)).total());
+  try {
+    model::require_memory(limited, shard, model::forecast_memory(configuration, shard));
+    FAIL("it must be refused");
+  } catch (const OutOfMemoryError& error) {
+    CHECK(std::string(error.what()).find("parallel.shard_optimizer=true would fit") != std::string::npos);
   }
 }
 

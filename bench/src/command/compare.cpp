@@ -52,7 +52,7 @@ Result run(const CompareOptions& options, const model::Configuration& configurat
                         model::Trainer& trained) { data.set_batch(done, trained, length); },
        .learning_rate = [&](std::int64_t done) { return learning_rate(configuration.train, done); }},
       {.block_steps = block_steps(options.steps), .noise_milliseconds = options.noise_milliseconds});
-  result.memory = model::forecast_memory(configuration);
+  result.memory = model::forecast_memory(configuration, trainer->layout().shard());
   result.measurements = {.times = result.comparison.blocks,
                          .capture_seconds = result.comparison.capture_seconds,
                          .eager_bytes = result.memory.allocated(),

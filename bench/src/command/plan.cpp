@@ -109,7 +109,8 @@ std::string refusal_for_memory(const model::Configuration& configuration, const 
   if (configuration.graph.memory_limit == 0)
     return {};  // What is free here says nothing about where it will run.
   try {
-    model::require_memory(configuration, model::forecast_memory(configuration, plan));
+    model::require_memory(configuration, model::first_shard(configuration.parallel),
+                          model::forecast_memory(configuration, plan));
     return {};
   } catch (const OutOfMemoryError& error) {
     return error.what();

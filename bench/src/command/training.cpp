@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -28,6 +29,9 @@ namespace encore::command {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// In the place of a signal: above all of them.
+constexpr int log_failed = 1 << 10;
 
 std::int64_t tokens_of_step(const model::TrainConfiguration& train) {
   return train.microbatches * train.microbatch * train.seq;
@@ -161,11 +165,14 @@ int Training::train_until_done(Progress& progress) {
     signal = signal_of_ranks(interruption);
   }
   save();
+  if (log_failure_) std::rethrow_exception(log_failure_);
+  if (signal == log_failed)
+    throw OutputFileError("the first rank could not write its log, and has ended the training");
   return signal;
 }
 
 int Training::signal_of_ranks(const std::optional<Interruption>& interruption) {
-  const int mine = interruption ? interruption->signal() : 0;
+  const int mine = log_failure_ ? log_failed : interruption ? interruption->signal() : 0;
   if (!seat_.groups.world) return mine;
   // All must stop after the same step. Asking each other waits for the device, so not after each.
   constexpr std::int64_t steps_between = 8;
@@ -210,7 +217,8 @@ void Training::prepare_evaluation(Progress& progress) {
                         model::TokenOrder::sequential, configuration_.seed);
     kept_evaluations_.push_back({trainer_->steps_done(), evaluation_loss()});
   } catch (const Error& error) {
-    if (options_.evaluate_every > 0) throw;
+    // Where a rank cannot evaluate, others may have begun to.
+    if (options_.evaluate_every > 0 || (seat_.groups.world && evaluation_)) throw;
     progress.note(fmt::format("note: the report has no evaluation: {}", error.what()));
     evaluate_every_ = 0;
   }
@@ -231,12 +239,16 @@ std::optional<double> Training::evaluate_if_due() {
 }
 
 void Training::write_log(const StepRecord& record) {
-  if (!log_) return;
+  if (!log_ || log_failure_) return;
   try {
     log_->append(log_line(record, model::has_block(configuration_.model, model::Block::experts)));
   } catch (const OutputFileError&) {
     // The training is worth more than its log.
     require_finite(record.result);
+    if (seat_.groups.world) {  // All ranks save together, once they know.
+      log_failure_ = std::current_exception();
+      return;
+    }
     save();
     throw;
   }

@@ -83,6 +83,7 @@ class Training {
   DeviceSession session_;
   std::unique_ptr<model::Trainer> trainer_;
   std::unique_ptr<model::LineLog> log_;
+  std::exception_ptr log_failure_;  ///< of the first of several ranks, until all of them save
   std::optional<model::TokenSource> evaluation_;
   std::int64_t evaluate_every_ = 0;
   std::vector<ReportStep> kept_steps_;  ///< for a report

@@ -145,6 +145,9 @@ void check_ranks(const Configuration& configuration) {
     refuse(GraphRule::not_dealt_out,
            fmt::format("parallel.expert = {} for a model without experts", parallel.expert));
   require_even("parallel.expert", parallel.expert, "model.experts", model.experts);
+  if (train.tune_products == ProductTuning::on && parallel.tensor > 1 && has_block(model, Block::experts))
+    refuse(GraphRule::tuned_experts_on_tensor_ranks,
+           fmt::format("train.tune_products = on with parallel.tensor = {}", parallel.tensor));
 }
 
 void check_graph(const Configuration& configuration) {

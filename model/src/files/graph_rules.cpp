@@ -163,6 +163,10 @@ constexpr std::array rules = {
          "a budget for the rows of the experts (`train.expert_budget`) with every kind of recording",
          "rows are counted on the device, and a step that needs more than were kept is finished eagerly", "",
          "C34, C35"},
+    Rule{"G-51", refused, "`train.tune_products = on` for experts on tensor ranks",
+         "each rank measures by itself, and a router that rounds differently on two of them would send a "
+         "token two ways",
+         "set train.tune_products = off, or parallel.tensor = 1", ""},
     Rule{graph::rule_buffer.id, refused_at_run, graph::rule_buffer.text,
          "a replay would read what was captured, not what was given", "set graph.recapture = true",
          "C53, C54, C55, G1"},
@@ -195,7 +199,7 @@ constexpr std::array rules = {
          "raise train.expert_budget to what the step tells", "C32"},
 };
 
-constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::expert_rows_within_budget) + 1;
+constexpr auto count_of_graph_rules = static_cast<std::size_t>(GraphRule::tuned_experts_on_tensor_ranks) + 1;
 static_assert(rules.size() == count_of_graph_rules + std::size(graph::contract_rules));
 
 constexpr bool ids_are_numbered() {

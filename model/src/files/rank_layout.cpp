@@ -69,6 +69,8 @@ ModelShard shard_of(const ParallelConfiguration& parallel, bool stages_apart, st
           parallel.shard_optimizer ? parallel.data : std::int64_t{1}};
 }
 
+ModelShard first_shard(const ParallelConfiguration& parallel) { return shard_of(parallel, false, 0); }
+
 ModelConfiguration local_model(const ModelConfiguration& model, const ModelShard& shard) {
   const std::int64_t tensor = shard.layout.tensor();
   const auto own = [&](std::int64_t size) { return share_of(size, tensor, shard.place.tensor).size(); };

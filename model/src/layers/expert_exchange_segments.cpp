@@ -82,7 +82,7 @@ void append_all_tokens(StackBuilder<Space, T, G>& builder, const ExpertPlace& pl
   std::optional<DispatchBuffers> kept;
   if (g.capacity > 0)
     kept = add_dispatch(builder, name + "/kept", g.tokens, topk, g.experts, g.experts * g.capacity,
-                        std::nullopt);
+                        b.rows_needed);
 
   Segment segment = place.segment(builder.prefix(place.microbatch), Module::moe_preprocess);
   segment.reads = buffers_of(b.experts, b.weights);

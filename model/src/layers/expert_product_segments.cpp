@@ -51,8 +51,8 @@ void append_expert_preprocess(StackBuilder<Space, T, G>& builder, const ExpertPl
   using A = Accumulator<T>;
   const ExpertGeometry g = expert_geometry(builder);
   const ExpertTokens& arrived = b.arrived;
-  // Of choices that were sent all find rows; only their slots may have been too few.
-  const bool counts = !b.slot_of;
+  // Of choices that were sent all find rows; only their slots may have been too few, or their experts' capacity.
+  const bool counts = !b.slot_of && !(b.routing && g.capacity > 0);
   const DispatchBuffers rows = add_dispatch(builder, name, arrived.count, arrived.topk, g.local_experts,
                                             g.rows, counts ? std::optional(b.rows_needed) : std::nullopt);
   b.rows = g.rows;

@@ -28,6 +28,7 @@ std::int64_t place_in_backward(std::string_view name, std::int64_t layers) {
 
 struct PlacedStretch {
   std::int64_t begin, end, place;
+  std::int64_t weight = 0;  ///< how much it counts: the elements of a mean share, the same on all ranks
   bool experts = false;
   bool alone = false;  ///< never joined
 };
@@ -39,6 +40,7 @@ std::vector<PlacedStretch> joined(const std::vector<PlacedStretch>& stretches, c
   for (const PlacedStretch& stretch : stretches) {
     if (!result.empty() && together(result.back(), stretch)) {
       result.back().end = stretch.end;
+      result.back().weight += stretch.weight;
       result.back().place = std::max(result.back().place, stretch.place);
     } else {
       result.push_back(stretch);
@@ -47,13 +49,22 @@ std::vector<PlacedStretch> joined(const std::vector<PlacedStretch>& stretches, c
   return result;
 }
 
+/// A rank's own share may be smaller than another's; what is joined must not depend on that, as ranks sum together.
+std::int64_t mean_share(const Parameter& parameter, const RankLayout& ranks) {
+  std::int64_t shares = 1;
+  for (const Partition& partition : parameter.partitions) shares *= ranks.size(partition.group);
+  return (parameter.whole_elements() + shares - 1) / shares;
+}
+
 std::vector<PlacedStretch> stretches_of(const ParameterLayout& layout, std::int64_t layers) {
   std::vector<PlacedStretch> stretches;
+  const RankLayout& ranks = layout.shard().layout;
   for (const Parameter& parameter : layout.parameters())
     stretches.push_back({parameter.offset, 0, place_in_backward(parameter.name, layers),
-                         layout.shard().layout.expert() > 1 && parameter.is_dealt_out(RankGroup::expert),
+                         mean_share(parameter, ranks),
+                         ranks.expert() > 1 && parameter.is_dealt_out(RankGroup::expert),
                          // If tied, shares of it must be the same in the last stage as in the first.
-                         layout.shard().layout.stages() > 1 && parameter.name == "embedding/tokens"});
+                         ranks.stages() > 1 && parameter.name == "embedding/tokens"});
   std::ranges::sort(stretches, {}, &PlacedStretch::begin);
   for (std::size_t i = 0; i < stretches.size(); ++i)
     stretches[i].end = i + 1 < stretches.size() ? stretches[i + 1].begin : layout.elements();
@@ -63,9 +74,11 @@ std::vector<PlacedStretch> stretches_of(const ParameterLayout& layout, std::int6
   const auto of_one_place = [joinable](const PlacedStretch& first, const PlacedStretch& second) {
     return first.place == second.place && joinable(first, second);
   };
-  const std::int64_t smallest = std::max(smallest_part, layout.elements() / most_parts);
+  std::int64_t all = 0;
+  for (const PlacedStretch& stretch : stretches) all += stretch.weight;
+  const std::int64_t smallest = std::max(smallest_part, all / most_parts);
   const auto small = [=](const PlacedStretch& first, const PlacedStretch& second) {
-    return first.end - first.begin < smallest && joinable(first, second);
+    return first.weight < smallest && joinable(first, second);
   };
   std::vector<PlacedStretch> parts = joined(joined(stretches, of_one_place), small);
   const auto last_is_small = [&](const PlacedStretch& first, const PlacedStretch& second) {

@@ -20,20 +20,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
 
 namespace encore::model {
 
-/// What a rank has of the model, by its places in its groups.
-inline ModelShard shard_in(const ParallelConfiguration& parallel, const RankGroups& groups) {
-  const auto rank_in = [](const std::shared_ptr<backend::Transport>& group) {
-    return group ? static_cast<std::int64_t>(group->rank()) : 0;
-  };
-  const RankPlace place{rank_in(groups.tensor), rank_in(groups.data), rank_in(groups.pipeline)};
-  const bool stages_apart = groups.pipeline != nullptr;
-  return shard_of(parallel, stages_apart, RankLayout(parallel, stages_apart).rank_at(place));
+/// Whether this is the first of the ranks that train together.
+inline bool is_first(const RankGroups& groups) {
+  for (int group = 0; group < rank_groups; ++group)
+    if (const auto& transport = groups.of(static_cast<RankGroup>(group)); transport && transport->rank() > 0)
+      return false;
+  return true;
 }
 
 /// What someone may want to change between steps and cannot, with the reason.
@@ -66,7 +65,7 @@ inline std::map<std::string, std::string, std::less<>> fixed_scalars(const Confi
 template <class Space, class T, class G>
 DeviceTrainer<Space, T, G>::DeviceTrainer(const Configuration& configuration, const RankGroups& groups)
     : configuration_(configuration),
-      tuning_(configuration.train),
+      tuning_(configuration.train, is_first(groups)),
       layout_(configuration.model, configuration.train.decay_all, shard_in(configuration.parallel, groups)),
       device_(static_cast<std::uint64_t>(configuration.seed)),
       scalars_(device_.stream(), step_scalar_names(), fixed_scalars(configuration)),
@@ -106,7 +105,7 @@ void DeviceTrainer<Space, T, G>::check_memory() {
   }
   MemoryForecast forecast = forecast_memory(configuration_, outline, main_->plan, graph_nodes);
   forecast[MemoryUse::arena] = arena_bytes_;
-  require_memory(configuration_, forecast);
+  require_memory(configuration_, layout_.shard(), forecast);
   allocated_bytes_ = forecast.total();
 }
 
@@ -203,24 +202,38 @@ void DeviceTrainer<Space, T, G>::initialize_weights() {
   stream.synchronize("weights initialised");
 }
 
-/// Of each part the master weights are made whole, rounded to the weights, and this rank's share of them is kept.
+/// Of each parameter the master weights are made whole, rounded to the weights, and this rank's share of them is kept.
 template <class Space, class T, class G>
 void DeviceTrainer<Space, T, G>::initialize_shares_of_master() {
   using A = Accumulator<T>;
   if constexpr (!std::is_same_v<A, T>) {
     auto& stream = device_.stream();
-    const auto count = static_cast<std::size_t>(layout_.elements());
-    const backend::Allocation<Space> memory("initial master weights", count * sizeof(A));
-    stream.clear(memory.data(), memory.bytes(), "initial master weights");
-    auto* whole = reinterpret_cast<A*>(memory.data());
-    fill_initial_weights<Space>(stream, layout_, whole, static_cast<std::uint64_t>(configuration_.seed));
-    kernels::convert<Space, A, T>(stream, backend::Vector<const A, Space>(whole, count),
-                                  backend::Vector<T, Space>(reinterpret_cast<T*>(parameters_.data()), count));
-    for (const UpdatePart& part : update_parts(layout_, configuration_.model.layers))
-      stream.copy(master_.data() + static_cast<std::size_t>(part.state_begin) * sizeof(A),
-                  memory.data() + static_cast<std::size_t>(part.own.begin) * sizeof(A),
-                  static_cast<std::size_t>(part.own.size()) * sizeof(A), "initial master weights");
-    stream.synchronize("initial master weights");  // The memory goes.
+    std::int64_t largest = 0;
+    for (const Parameter& parameter : layout_.parameters()) largest = std::max(largest, parameter.elements());
+    const std::size_t bytes = static_cast<std::size_t>(largest) * sizeof(A);
+    // Nothing is in the arena yet, and it is planned for.
+    backend::Allocation<Space> more;
+    if (arena_.bytes() < bytes) more = backend::Allocation<Space>("initial master weights", bytes);
+    auto* const whole = reinterpret_cast<A*>(arena_.bytes() < bytes ? more.data() : arena_.data());
+    auto* const master = reinterpret_cast<A*>(master_.data());
+    auto* const weights = reinterpret_cast<T*>(parameters_.data());
+    const std::vector<UpdatePart> parts = update_parts(layout_, configuration_.model.layers);
+    InitialWeights<Space, A> initial(stream, layout_, static_cast<std::uint64_t>(configuration_.seed));
+    for (const Parameter& parameter : layout_.parameters()) {
+      initial.fill(parameter, whole);
+      const auto count = static_cast<std::size_t>(parameter.elements());
+      kernels::convert<Space, A, T>(stream, backend::Vector<const A, Space>(whole, count),
+                                    backend::Vector<T, Space>(weights + parameter.offset, count));
+      for (const UpdatePart& part : parts) {
+        const Stretch own{std::max(part.own.begin, parameter.offset),
+                          std::min(part.own.end, parameter.offset + parameter.elements())};
+        if (own.begin < own.end)
+          stream.copy(master + part.state_begin + own.begin - part.own.begin,
+                      whole + own.begin - parameter.offset, static_cast<std::size_t>(own.size()) * sizeof(A),
+                      "initial master weights");
+      }
+    }
+    stream.synchronize("initial master weights");  // What was made for it goes.
   } else {
     throw InternalError("master weights have the weights' own type");
   }
@@ -295,11 +308,14 @@ StepResult DeviceTrainer<Space, T, G>::run_step(double learning_rate, graph::Exe
   result.balance_loss = value(Metric::balance_loss);
   result.router_z_loss = value(Metric::z_loss);
   result.over_budget = value(Metric::over_budget) > 0;
-  if (configuration_.model.topk > 0)
+  if (configuration_.model.topk > 0) {
+    // A capacity is one of each rank's own tokens; rows without it are those of the tokens of all ranks.
+    const std::int64_t sources =
+        configuration_.train.expert_capacity > 0 ? 1 : configuration_.parallel.expert;
     result.expert_rows_needed =
-        value(Metric::rows_needed) /
-        static_cast<double>(current_->shape.sequences * current_->shape.tokens * configuration_.model.topk *
-                            configuration_.parallel.expert);
+        value(Metric::rows_needed) / static_cast<double>(current_->shape.sequences * current_->shape.tokens *
+                                                         configuration_.model.topk * sources);
+  }
   const double skip_above = scalars_.get("skip_above");
   result.skipped = skip_above > 0 && !(result.gradient_norm <= skip_above);
   result.tokens = batch_shape_.elements();

@@ -54,7 +54,8 @@ template <class Space, class T, class G>
 StepResult DeviceTrainer<Space, T, G>::validated_step(double learning_rate) {
   const graph::Snapshot before = take_snapshot();
   StepResult result = run_step(learning_rate, false);
-  if (result.report.mode == graph::StepMode::eager) return result;
+  // Ranks do the step again together, or none does.
+  if (largest_of_ranks(result.report.mode == graph::StepMode::eager ? 1 : 0) != 0) return result;
   const graph::Snapshot replay = take_snapshot();
   before.restore(device_, current_->outline(), current_->executor->bindings());
   --steps_done_;

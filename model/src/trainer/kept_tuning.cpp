@@ -32,13 +32,14 @@ std::string contents_of(const std::string& file) {
 
 }  // namespace
 
-KeptTuning::KeptTuning(const TrainConfiguration& configuration) : file_(configuration.tuning_cache) {
+KeptTuning::KeptTuning(const TrainConfiguration& configuration, bool writes)
+    : file_(configuration.tuning_cache), writes_(writes) {
   if (configuration.tune_products == ProductTuning::off) return;
   cache_ = std::make_shared<backend::TuningCache>();
   if (file_.empty()) return;
   if (!read())
     note_ = fmt::format("train.tuning_cache = '{}' is of another version's format: it is made anew", file_);
-  const AtomicFile probe(file_);
+  if (writes_) const AtomicFile probe(file_);
 }
 
 bool KeptTuning::read() {
@@ -48,7 +49,7 @@ bool KeptTuning::read() {
 }
 
 void KeptTuning::save() {
-  if (!cache_ || file_.empty() || cache_->changes() == saved_changes_) return;
+  if (!cache_ || !writes_ || file_.empty() || cache_->changes() == saved_changes_) return;
   saved_changes_ = cache_->changes();
   try {
     read();

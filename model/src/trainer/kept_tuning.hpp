@@ -13,9 +13,9 @@ namespace encore::model {
 /// The file of train.tuning_cache.
 class KeptTuning {
  public:
-  /// Reads the file if there is one, and finds out whether it could be written. Throws InputFileError,
-  /// OutputFileError.
-  explicit KeptTuning(const TrainConfiguration& configuration);
+  /// Reads the file if there is one, and finds out whether it could be written. Of several ranks one alone writes.
+  /// Throws InputFileError, OutputFileError.
+  KeptTuning(const TrainConfiguration& configuration, bool writes);
 
   const std::shared_ptr<backend::TuningCache>& cache() const { return cache_; }
   /// Writes what was added since, together with what another process has written meanwhile.
@@ -27,6 +27,7 @@ class KeptTuning {
   bool read();
 
   std::string file_;
+  bool writes_;
   std::shared_ptr<backend::TuningCache> cache_;
   std::size_t saved_changes_ = 0;
   std::string note_;

@@ -32,9 +32,9 @@ std::size_t bytes_of(const graph::MemoryPlan& plan, graph::BufferKind kind) {
   return plan.bytes_by_kind[static_cast<std::size_t>(kind)];
 }
 
-std::size_t evaluation_bytes(const Configuration& configuration) {
+std::size_t evaluation_bytes(const Configuration& configuration, const ModelShard& shard) {
   using graph::BufferKind;
-  const StepPlan plan = plan_evaluation(configuration);
+  const StepPlan plan = plan_evaluation(configuration, shard);
   constexpr std::size_t allocations = 3;
   return plan.memory.arena_bytes + bytes_of(plan.memory, BufferKind::metric) +
          bytes_of(plan.memory, BufferKind::input) + allocations * alignment;
@@ -120,12 +120,16 @@ MemoryForecast forecast_memory(const Configuration& configuration, const StepPla
 }
 
 MemoryForecast forecast_memory(const Configuration& configuration, ForecastEvaluation evaluation) {
-  MemoryForecast forecast =
-      forecast_memory(configuration, plan_step(configuration, recordings_take_memory(configuration)
-                                                                  ? KernelLabels::collect
-                                                                  : KernelLabels::leave_out));
+  return forecast_memory(configuration, first_shard(configuration.parallel), evaluation);
+}
+
+MemoryForecast forecast_memory(const Configuration& configuration, const ModelShard& shard,
+                               ForecastEvaluation evaluation) {
+  const KernelLabels labels =
+      recordings_take_memory(configuration) ? KernelLabels::collect : KernelLabels::leave_out;
+  MemoryForecast forecast = forecast_memory(configuration, plan_step(configuration, shard, labels));
   if (evaluation == ForecastEvaluation::include)
-    forecast[MemoryUse::evaluation] = evaluation_bytes(configuration);
+    forecast[MemoryUse::evaluation] = evaluation_bytes(configuration, shard);
   return forecast;
 }
 

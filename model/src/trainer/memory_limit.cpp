@@ -2,12 +2,15 @@
 #include <encore/backend/error.hpp>
 #include <encore/backend/memory.hpp>
 #include <encore/graph/contract_rules.hpp>
+#include <encore/model/files/parameter_layout.hpp>
 #include <encore/model/memory_forecast.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+
+#include "../layers/update_parts.hpp"
 
 namespace encore::model {
 
@@ -56,6 +59,11 @@ bool is_valid(const Configuration& configuration) {
   }
 }
 
+/// What the rank has under another policy of its job.
+ModelShard same_rank(const Configuration& configuration, const ModelShard& shard) {
+  return shard_of(configuration.parallel, shard.layout.stages() > 1, shard.layout.rank_at(shard.place));
+}
+
 [[noreturn]] void refuse(const std::string& sentence) {
   throw OutOfMemoryError(fmt::format("{}: {}", graph::rule_memory.id, sentence));
 }
@@ -97,12 +105,14 @@ class Changes {
 
 }  // namespace
 
-std::size_t least_memory(const Configuration& configuration) {
+std::size_t least_memory(const Configuration& configuration, const ModelShard& shard) {
   const TrainConfiguration& train = configuration.train;
   const auto size = [](Precision precision) -> std::size_t { return precision == Precision::bf16 ? 2 : 4; };
-  const std::size_t each = size(train.precision) + size(train.gradient_type) +
-                           2 * size(train.optimizer_state) + (train.master_weights ? 4 : 0);
-  return each * static_cast<std::size_t>(parameter_count(configuration.model));
+  const ParameterLayout layout(configuration.model, train.decay_all, shard);
+  const std::int64_t updated = optimizer_elements(layout, configuration.model.layers);
+  return (size(train.precision) + size(train.gradient_type)) * static_cast<std::size_t>(layout.elements()) +
+         (2 * size(train.optimizer_state) + (train.master_weights ? 4 : 0)) *
+             static_cast<std::size_t>(updated);
 }
 
 Configuration with_policy(const Configuration& configuration, GraphImplementation implementation) {
@@ -127,6 +137,11 @@ std::vector<SmallerPolicy> smaller_policies(const Configuration& configuration) 
   Changes changes(configuration);
   changes.add("train.recompute=full", recompute);
   changes.combine("train.recompute=full", recompute);
+  const auto shard_optimizer = [](Configuration& changed) {
+    if (changed.parallel.data > 1) changed.parallel.shard_optimizer = true;
+  };
+  changes.add("parallel.shard_optimizer=true", shard_optimizer);
+  changes.combine("parallel.shard_optimizer=true", shard_optimizer);
   changes.add("graph.impl=none", no_graphs);
   changes.add("train.optimizer_state=bf16", bf16_moments);
   changes.combine("train.optimizer_state=bf16", bf16_moments);
@@ -146,13 +161,13 @@ std::vector<SmallerPolicy> smaller_policies(const Configuration& configuration) 
   return std::move(changes).take();
 }
 
-void require_memory_for_parameters(const Configuration& configuration) {
-  const std::size_t needed = least_memory(configuration);
+void require_memory_for_parameters(const Configuration& configuration, const ModelShard& shard) {
+  const std::size_t needed = least_memory(configuration, shard);
   const Limit limit = limit_of(configuration);
   if (needed <= limit.bytes) return;
   std::size_t least = needed;
   for (const SmallerPolicy& policy : smaller_policies(configuration))
-    least = std::min(least, least_memory(policy.configuration));
+    least = std::min(least, least_memory(policy.configuration, same_rank(policy.configuration, shard)));
   if (least <= limit.bytes) return;
   refuse(fmt::format(
       "weights, gradients and optimizer state alone need {} and {}: no change of policy fits, the "
@@ -160,14 +175,16 @@ void require_memory_for_parameters(const Configuration& configuration) {
       text_of(needed), limit.words, text_of(least), limit.remedy));
 }
 
-void require_memory(const Configuration& configuration, const MemoryForecast& needed) {
+void require_memory(const Configuration& configuration, const ModelShard& shard,
+                    const MemoryForecast& needed) {
   const Limit limit = limit_of(configuration);
   if (needed.total() <= limit.bytes) return;
   const std::string beginning = fmt::format("training needs {} and {}", text_of(needed.total()), limit.words);
   std::size_t least = needed.total();
   std::string change = "the configuration as it is";
   for (const SmallerPolicy& policy : smaller_policies(configuration)) {
-    const std::size_t bytes = forecast_memory(policy.configuration).total();
+    const std::size_t bytes =
+        forecast_memory(policy.configuration, same_rank(policy.configuration, shard)).total();
     if (bytes <= limit.bytes)
       refuse(fmt::format("{}: {} would fit, with {}", beginning, policy.change, text_of(bytes)));
     if (bytes < least) {

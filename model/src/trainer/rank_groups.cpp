@@ -44,4 +44,13 @@ RankGroups make_rank_groups(std::shared_ptr<backend::Transport> world,
   return groups;
 }
 
+ModelShard shard_in(const ParallelConfiguration& parallel, const RankGroups& groups) {
+  const auto rank_in = [](const std::shared_ptr<backend::Transport>& group) {
+    return group ? static_cast<std::int64_t>(group->rank()) : 0;
+  };
+  const RankPlace place{rank_in(groups.tensor), rank_in(groups.data), rank_in(groups.pipeline)};
+  const bool stages_apart = groups.pipeline != nullptr;
+  return shard_of(parallel, stages_apart, RankLayout(parallel, stages_apart).rank_at(place));
+}
+
 }  // namespace encore::model

@@ -50,6 +50,9 @@ StepResult one_step(Trainer& trainer, const StepInputs& inputs, bool eagerly) {
   return eagerly ? trainer.step_eagerly(rate) : trainer.step(rate);
 }
 
+/// Ranks of a job tell each other; a trainer without ranks knows by itself.
+bool on_any_rank(Trainer& trainer, bool here) { return trainer.largest_of_ranks(here ? 1 : 0) != 0; }
+
 /// Steps until the trainer replays. Sets why_not when it does not, and what the capture cost.
 void make_graphs(Trainer& trainer, const StepInputs& inputs, ReplayComparison& comparison) {
   const GraphConfiguration& graph = trainer.configuration().graph;
@@ -57,17 +60,23 @@ void make_graphs(Trainer& trainer, const StepInputs& inputs, ReplayComparison& c
     comparison.why_not = "graph.impl is none";
     return;
   }
-  // The step that captures, and the first that replays.
-  for (int step = 0; step < 2 && trainer.refusal().empty(); ++step) {
+  // The step that captures, and the first that replays. All ranks of a job do as many.
+  bool refused = on_any_rank(trainer, !trainer.refusal().empty());
+  bool captures = refused;
+  for (int step = 0; step < 2 && !refused; ++step) {
     inputs.set_batch(trainer.steps_done(), trainer);
     trainer.end_warmup();
     const graph::StepReport report = one_step(trainer, inputs, false).report;
     comparison.capture_seconds += report.capture_seconds;
     comparison.graph_bytes += report.graph_bytes;
-    if (report.mode == graph::StepMode::replay) return;
+    refused = on_any_rank(trainer, !trainer.refusal().empty());
+    // Of some policies a stage captures nothing, and the others go on: then none compares.
+    if (!on_any_rank(trainer, report.mode != graph::StepMode::replay)) return;
+    captures = captures || report.mode != graph::StepMode::eager;
   }
-  comparison.why_not =
-      trainer.refusal().empty() ? "the policy captures nothing of this step" : trainer.refusal();
+  comparison.why_not = !trainer.refusal().empty() ? trainer.refusal()
+                       : captures                 ? "another rank runs its steps eagerly"
+                                                  : "the policy captures nothing of this step";
 }
 
 Pass run_block(Trainer& trainer, const SavedState& start, std::int64_t steps, const StepInputs& inputs,
@@ -86,16 +95,15 @@ bool same_bits(double left, double right) {
   return std::bit_cast<std::uint64_t>(left) == std::bit_cast<std::uint64_t>(right);
 }
 
-/// What differs between two states whose checksums do, found on the host.
+/// What differs between two states, found on the host. Ranks of a job call it together.
 std::string state_difference(Trainer& trainer, const SavedState& left, const SavedState& right) {
-  if (left.same_as(right)) return {};
   trainer.restore_state(left);
   const TrainingState one = read_state(trainer);
   trainer.restore_state(right);
   return first_difference(trainer.layout(), one, read_state(trainer));
 }
 
-std::string first_difference(Trainer& trainer, const Pass& eager, const Pass& replay) {
+std::string difference_of_results(const Pass& eager, const Pass& replay) {
   for (std::size_t i = 0; i < eager.results.size(); ++i) {
     const StepResult& one = eager.results[i];
     const StepResult& other = replay.results[i];
@@ -108,8 +116,18 @@ std::string first_difference(Trainer& trainer, const Pass& eager, const Pass& re
       return fmt::format("the gradient norm of step {} is {:.17g} eagerly and {:.17g} by replay", one.step,
                          one.gradient_norm, other.gradient_norm);
   }
-  const std::string difference = state_difference(trainer, *eager.end, *replay.end);
-  return difference.empty() ? "" : fmt::format("after step {} {}", eager.end->steps_done, difference);
+  return {};
+}
+
+/// Empty on all ranks of a job, or on none.
+std::string first_difference(Trainer& trainer, const Pass& eager, const Pass& replay) {
+  const std::string of_results = difference_of_results(eager, replay);
+  const bool differs = !of_results.empty() || !eager.end->same_as(*replay.end);
+  if (!on_any_rank(trainer, differs)) return {};
+  const std::string of_states = state_difference(trainer, *eager.end, *replay.end);
+  if (!of_results.empty()) return of_results;
+  if (!differs) return "on another rank the replayed steps differ from the eager ones";
+  return fmt::format("after step {} {}", eager.end->steps_done, of_states);
 }
 
 std::vector<double> times_of(const Pass& pass) {

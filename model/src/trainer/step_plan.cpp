@@ -61,11 +61,10 @@ StepPlan plan_training(backend::Device<Space>& device, const Configuration& conf
 }
 
 template <class Space, class T, class G>
-StepPlan plan_for(Purpose purpose, const Configuration& configuration, KernelLabels labels) {
+StepPlan plan_for(Purpose purpose, const Configuration& configuration, const ModelShard& shard,
+                  KernelLabels labels) {
   const TrainConfiguration& train = configuration.train;
   backend::Device<Space> device(static_cast<std::uint64_t>(configuration.seed));
-  // One rank's step, with all stages of a pipeline in turn.
-  const ModelShard shard = shard_of(configuration.parallel, false, 0);
   join_planned_groups(device, shard, nullptr);
   const ParameterLayout layout(configuration.model, train.decay_all, shard);
   if (purpose == Purpose::training) return plan_training<Space, T, G>(device, configuration, layout, labels);
@@ -120,9 +119,10 @@ auto with_backend(const Configuration& configuration, const Plan& plan) {
                   name_of(configuration.backend)));
 }
 
-StepPlan plan(Purpose purpose, const Configuration& configuration, KernelLabels labels) {
+StepPlan plan(Purpose purpose, const Configuration& configuration, const ModelShard& shard,
+              KernelLabels labels) {
   return with_backend(configuration, [&]<class Space, class T, class G>() {
-    return plan_for<Space, T, G>(purpose, configuration, labels);
+    return plan_for<Space, T, G>(purpose, configuration, shard, labels);
   });
 }
 
@@ -135,11 +135,15 @@ RankPlan plan_rank(const Configuration& configuration, std::int64_t rank) {
 }
 
 StepPlan plan_step(const Configuration& configuration, KernelLabels labels) {
-  return plan(Purpose::training, configuration, labels);
+  return plan_step(configuration, first_shard(configuration.parallel), labels);
 }
 
-StepPlan plan_evaluation(const Configuration& configuration) {
-  return plan(Purpose::evaluation, configuration, KernelLabels::leave_out);
+StepPlan plan_step(const Configuration& configuration, const ModelShard& shard, KernelLabels labels) {
+  return plan(Purpose::training, configuration, shard, labels);
+}
+
+StepPlan plan_evaluation(const Configuration& configuration, const ModelShard& shard) {
+  return plan(Purpose::evaluation, configuration, shard, KernelLabels::leave_out);
 }
 
 graph::CapturePolicy capture_policy_of(const Configuration& configuration) {

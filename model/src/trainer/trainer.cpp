@@ -45,7 +45,7 @@ void require_groups(const Configuration& configuration, const RankGroups& groups
 std::unique_ptr<Trainer> make_trainer(const Configuration& configuration, const RankGroups& groups) {
   check(configuration);
   require_groups(configuration, groups);
-  require_memory_for_parameters(configuration);
+  require_memory_for_parameters(configuration, shard_in(configuration.parallel, groups));
   switch (configuration.backend) {
     case BackendKind::serial:
       ENCORE_IF_SERIAL(return make_device_trainer<Kokkos::Serial>(configuration, groups);) break;

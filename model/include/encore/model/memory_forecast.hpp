@@ -48,8 +48,12 @@ struct MemoryForecast {
 
 enum class ForecastEvaluation { leave_out, include };
 
-/// What a trainer of this configuration will use, found without using it. Throws as plan_step does.
+/// What a trainer of this configuration will use, found without using it: on the first rank, with all stages of a
+/// pipeline in turn. Throws as plan_step does.
 MemoryForecast forecast_memory(const Configuration& configuration,
+                               ForecastEvaluation evaluation = ForecastEvaluation::leave_out);
+/// The same for what a rank of a job has of the model.
+MemoryForecast forecast_memory(const Configuration& configuration, const ModelShard& shard,
                                ForecastEvaluation evaluation = ForecastEvaluation::leave_out);
 /// The same from a plan with kernel labels that was made already.
 MemoryForecast forecast_memory(const Configuration& configuration, const StepPlan& plan);
@@ -68,8 +72,8 @@ bool recordings_take_memory(const Configuration& configuration);
 std::size_t captured_kernels(const std::vector<graph::Run>& runs,
                              const std::vector<std::vector<std::string>>& kernels);
 
-/// Bytes of weights, gradients and optimizer state alone: a bound from below that needs no plan.
-std::size_t least_memory(const Configuration& configuration);
+/// Bytes of weights, gradients and optimizer state of a rank alone: a bound from below that needs no plan.
+std::size_t least_memory(const Configuration& configuration, const ModelShard& shard = {});
 
 /// The configuration with another policy and the details that the policy then needs.
 Configuration with_policy(const Configuration& configuration, GraphImplementation implementation);
@@ -79,16 +83,17 @@ struct SmallerPolicy {
   std::string change;  ///< as after --set: `train.microbatch=2 train.microbatches=4`
   Configuration configuration;
 };
-/// From the smallest change to the largest; the last one combines everything.
+/// From the smallest change to the largest; the last one combines everything. All ranks of a job must change alike.
 std::vector<SmallerPolicy> smaller_policies(const Configuration& configuration);
 
 /// Throws OutOfMemoryError when least_memory() alone is above graph.memory_limit or above what is free, and no
 /// smaller policy changes that. To be called before anything is planned: the plan of a model that is much too
 /// large takes its time.
-void require_memory_for_parameters(const Configuration& configuration);
+void require_memory_for_parameters(const Configuration& configuration, const ModelShard& shard);
 
 /// Throws OutOfMemoryError when `needed` is above graph.memory_limit or above what is free, naming the smallest
-/// change of policy that fits, with what it needs, or else the least that any of them needs.
-void require_memory(const Configuration& configuration, const MemoryForecast& needed);
+/// change of policy that fits, with what a rank of that shard needs then, or else the least that any of them needs.
+void require_memory(const Configuration& configuration, const ModelShard& shard,
+                    const MemoryForecast& needed);
 
 }  // namespace encore::model

@@ -186,7 +186,8 @@ class Trainer {
   /// Where an array begins in the device's memory, for as long as the trainer lives. Steps read and write it there.
   /// Weights written there are overwritten by the next step where there are master weights. nullptr: no such array.
   virtual std::byte* address(ParameterArray array) const = 0;
-  /// The bytes of a stretch of an array; waits for the device.
+  /// The bytes of a stretch of an array; waits for the device. With parallel.shard_optimizer a rank has the gradients of its
+  /// own share alone: what stands elsewhere are its terms of sums that others have.
   virtual std::vector<std::byte> read(ParameterArray array, const ParameterSlice& slice) = 0;
   virtual void write(ParameterArray array, const ParameterSlice& slice, std::span<const std::byte> bytes) = 0;
   /// Sets weights and, where there are any, master weights, from numbers; rounds to the weights' type.
@@ -241,6 +242,9 @@ struct RankGroups {
 /// The groups of a rank of a job, split from the world of all its ranks, each of which calls it. Throws ConfigurationError
 /// unless the world has as many ranks as tensor, data and pipeline ranks multiply to.
 RankGroups make_rank_groups(std::shared_ptr<backend::Transport> world, const ParallelConfiguration& parallel);
+
+/// What a rank has of the model, by its places in its groups.
+ModelShard shard_in(const ParallelConfiguration& parallel, const RankGroups& groups);
 
 /// Makes the trainer for the configuration's backend and precision, with weights initialised from the seed.
 /// Kokkos must be initialised. Throws ConfigurationError, DeviceError when this build lacks the backend, and

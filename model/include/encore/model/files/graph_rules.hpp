@@ -60,6 +60,7 @@ enum class GraphRule : std::uint8_t {
   module_without_layers,
   dropless_experts,
   expert_rows_within_budget,
+  tuned_experts_on_tensor_ranks,
 };
 
 enum class RuleOutcome : std::uint8_t {

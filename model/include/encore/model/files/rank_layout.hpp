@@ -103,6 +103,8 @@ struct ModelShard {
 
 /// The part of a rank of the job.
 ModelShard shard_of(const ParallelConfiguration& parallel, bool stages_apart, std::int64_t rank);
+/// That of the first rank, which computes all stages in turn.
+ModelShard first_shard(const ParallelConfiguration& parallel);
 
 /// A model as one rank computes it: heads, widths, experts and vocabulary are those of its share, everything else is
 /// the whole model's.
