@@ -3,17 +3,11 @@
 
 #include <encore/backend/error.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 namespace encore::backend {
-
-namespace {
-
-/// What an operation's failure may be the consequence of is looked for so long.
-constexpr std::chrono::seconds explaining{2};
-
-}  // namespace
 
 using impl::RankFile;
 using impl::RankState;
@@ -39,10 +33,20 @@ void JobWatch::explain() const { implementation_->explain(); }
 void JobWatch::progress(std::int64_t step) noexcept { implementation_->progress(step); }
 std::shared_ptr<void> JobWatch::guard(Guard guarded) { return implementation_->guard(std::move(guarded)); }
 
-JobWatch::Waiting::Waiting(JobWatch& watch) noexcept : watch_(watch) {
-  watch_.implementation_->wait_since(std::chrono::steady_clock::now().time_since_epoch().count());
+JobWatch::Waiting::Waiting(JobWatch& watch) : watch_(watch), began_(std::chrono::steady_clock::now()) {
+  watch_.implementation_->begin_waiting(began_);
 }
-JobWatch::Waiting::~Waiting() { watch_.implementation_->wait_since(0); }
+JobWatch::Waiting::~Waiting() { watch_.implementation_->end_waiting(began_); }
+
+void JobWatch::Implementation::begin_waiting(Clock::time_point time) {
+  const std::lock_guard lock(waits_mutex_);
+  waits_.push_back(time);
+}
+
+void JobWatch::Implementation::end_waiting(Clock::time_point time) noexcept {
+  const std::lock_guard lock(waits_mutex_);
+  waits_.erase(std::ranges::find(waits_, time));
+}
 
 void JobWatch::Implementation::start() {
   thread_ = std::thread([this] { watch(); });
@@ -74,7 +78,7 @@ void JobWatch::Implementation::fail(const std::exception& thrown) {
 void JobWatch::Implementation::explain() const {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, explaining, [&] { return failed(); });
+    changed_.wait_for(lock, patience_.explaining, [&] { return failed(); });
   }
   check();
 }
@@ -160,9 +164,12 @@ void JobWatch::Implementation::look_at(int other) {
 }
 
 void JobWatch::Implementation::look_at_waiting() {
-  const Clock::rep since = waiting_since_.load(std::memory_order_relaxed);
-  if (since == 0) return;
-  const Clock::time_point began{Clock::duration(since)};
+  Clock::time_point began;
+  {
+    const std::lock_guard lock(waits_mutex_);
+    if (waits_.empty()) return;
+    began = std::ranges::min(waits_);
+  }
   const auto now = Clock::now();
   for (int other = 0; other < size(); ++other) {
     const auto& left = peers_[static_cast<std::size_t>(other)].left;
@@ -185,6 +192,8 @@ std::string JobWatch::Implementation::behind() const {
 }
 
 void JobWatch::Implementation::look_at_guards() {
+  // What a rank does that leaves in order may look like trouble, and hurts only those that wait for it.
+  if (std::ranges::any_of(peers_, [](const Peer& peer) { return peer.left.has_value(); })) return;
   std::vector<std::shared_ptr<Guarded>> guards;
   {
     const std::lock_guard lock(mutex_);
@@ -198,7 +207,7 @@ void JobWatch::Implementation::look_at_guards() {
     // A peer's end shows here first; it has a name a little later.
     const auto now = Clock::now();
     if (!entry->trouble) entry->trouble = now;
-    if (now - *entry->trouble >= explaining)
+    if (now - *entry->trouble >= patience_.explaining)
       fail("rank " + std::to_string(rank_) + in_step(rank_) + ": " + trouble);
   }
 }

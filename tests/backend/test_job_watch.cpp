@@ -174,6 +174,19 @@ TEST_CASE("an operation that breaks by itself fails the job after a while, unles
   }
 }
 
+TEST_CASE("what a rank does to operations by leaving in order fails nobody") {
+  TemporaryFolder folder;
+  JobPatience patience = quick();
+  patience.explaining = 50ms;
+  Process other(folder.path(), 1, 2, patience, [&](JobWatch&) { wait_for_the_first(folder); });
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, patience);
+  other.wait();
+  std::this_thread::sleep_for(200ms);
+  const auto guard = watch.guard({[] { return std::string("the group 'data' broke"); }, nullptr});
+  std::this_thread::sleep_for(400ms);
+  CHECK_NOTHROW(watch.check());
+}
+
 TEST_CASE("a rank that leaves in order fails only those that go on waiting for it") {
   TemporaryFolder folder;
   JobPatience patience = quick();
@@ -185,6 +198,7 @@ TEST_CASE("a rank that leaves in order fails only those that go on waiting for i
   CHECK_NOTHROW(watch.check());
   watch.progress(4);
   const JobWatch::Waiting waiting(watch);
+  { const JobWatch::Waiting call(watch); }  // as an operation inside a longer wait
   CHECK(failure_of(watch).ends_with("has left the job in step 3, while rank 0 waits in step 4"));
 }
 
