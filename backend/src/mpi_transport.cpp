@@ -111,13 +111,10 @@ class MpiTransport final : public Transport {
     check_mpi(MPI_Op_create(larger_bfloat16, 1, &larger_), "joining '" + name_ + "'");
   }
   ~MpiTransport() override {
-    if (std::uncaught_exceptions() > exceptions_) {
-      session_->abandon();
-      return;
-    }
+    if (by_exception()) session_->abandon();
     try {
       close();
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       // The job is ending.
     }
   }
@@ -205,8 +202,10 @@ class MpiTransport final : public Transport {
 
   void close() override {
     if (communicator_ == MPI_COMM_NULL) return;
-    session_->go_on();
     MPI_Comm communicator = std::exchange(communicator_, MPI_COMM_NULL);
+    if (by_exception())
+      return session_->abandon();  // In order it would wait for ranks that wait for this one.
+    session_->go_on();
     int ended = 0;
     if (MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;  // The program has ended MPI already.
     check_mpi(MPI_Op_free(&add_), "leaving '" + name_ + "'");
@@ -215,6 +214,8 @@ class MpiTransport final : public Transport {
   }
 
  private:
+  bool by_exception() const { return std::uncaught_exceptions() > exceptions_; }
+
   /// MPI counts in int.
   static constexpr std::size_t most_elements = std::size_t{1} << 30;
   static constexpr int message_tag = 0;
