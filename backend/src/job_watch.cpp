@@ -137,7 +137,7 @@ void JobWatch::Implementation::publish() {
     mine_.step = step_.load(std::memory_order_relaxed);
     file = mine_;
   }
-  file.write(path(rank_));
+  write(file);
 }
 
 void JobWatch::Implementation::look_at(int other) {
@@ -146,6 +146,11 @@ void JobWatch::Implementation::look_at(int other) {
   const bool ended = peer.file.has_ended(mine_.place);
   const auto now = Clock::now();
   if (const auto file = RankFile::read(path(other))) {
+    if (file->nonce != peer.file.nonce && (peer.left || file->same_process(peer.file))) {
+      // It has left in order and is in its next job already.
+      if (!peer.left) peer.left = now;
+      return;
+    }
     if (file->nonce != peer.file.nonce)
       return fail("another process has taken the place of " + who(other) + " in '" + folder_.string() +
                   "': give each job a folder of its own");
@@ -158,7 +163,10 @@ void JobWatch::Implementation::look_at(int other) {
     return;
   }
   if (ended) return fail(who(other) + " has ended" + in_step(other) + "; its own output may say why");
-  if (peer.file.place != mine_.place && now - peer.heard > patience_.silence)
+  const bool here = !mine_.place.empty() && peer.file.place == mine_.place;
+  if (here || now - peer.heard <= patience_.silence) return;
+  // Who cannot read its own file learns nothing about others.
+  if (RankFile::read(path(rank_)))
     fail(who(other) + " has not been heard of for " + std::to_string(patience_.silence.count() / 1000) +
          " s" + in_step(other));
 }
@@ -239,13 +247,19 @@ void JobWatch::Implementation::leave(bool by_exception) noexcept {
     publish();
     for (int other = 0; other < size(); ++other) {
       const auto file = RankFile::read(path(other));
-      if (file && file->state == RankState::running && !file->has_ended(mine_.place)) return;
+      if (known(other, file) && file->state == RankState::running && !file->has_ended(mine_.place)) return;
     }
-    for (int other = 0; other < size(); ++other) std::filesystem::remove(path(other));
+    // What is another's belongs to the next job of this name.
+    for (int other = 0; other < size(); ++other)
+      if (known(other, RankFile::read(path(other)))) std::filesystem::remove(path(other));
     std::filesystem::remove(folder_);
   } catch (const std::exception&) {
     // Others remove the files at the same time, or keep something of their own in the folder.
   }
+}
+
+bool JobWatch::Implementation::known(int rank, const std::optional<RankFile>& file) const {
+  return file && file->nonce == peers_[static_cast<std::size_t>(rank)].file.nonce;
 }
 
 std::string JobWatch::Implementation::who(int rank) const {

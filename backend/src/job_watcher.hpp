@@ -60,6 +60,12 @@ class JobWatch::Implementation : public std::enable_shared_from_this<JobWatch::I
   bool join_with(const std::vector<std::optional<impl::RankFile>>& files);
   std::string missing_ranks(const std::vector<std::optional<impl::RankFile>>& files) const;
   bool present(int rank, const std::optional<impl::RankFile>& file);
+  void require_same_size(int rank, const impl::RankFile& file) const;
+  /// Writes `file` as this rank's, also where another job has just removed the folder.
+  void write(const impl::RankFile& file) const;
+
+  /// Whether it is the file of this job's rank.
+  bool known(int rank, const std::optional<impl::RankFile>& file) const;
 
   void watch();
   void beat() noexcept;

@@ -270,11 +270,13 @@ TEST_CASE("ranks that do not come are named after the stated time") {
   JobPatience patience = quick();
   patience.joining = 1s;
   Process other(folder.path(), 1, 4, patience, [](JobWatch&) {});
-  CHECK_THROWS_WITH_AS(JobWatch(meeting_of(folder.path()), 0, 4, {}, patience),
-                       ("rank 2, rank 3 of 4 did not come to '" + meeting_of(folder.path()).string() +
-                        "' within 1 s: do all processes run, with the same folder?")
-                           .c_str(),
-                       CommunicationError);
+  CHECK_THROWS_WITH_AS(
+      JobWatch(meeting_of(folder.path()), 0, 4, {}, patience),
+      ("rank 2, rank 3 of 4 did not come to '" + meeting_of(folder.path()).string() +
+       "' within 1 s: do all processes run, with the same folder? ENCORE_RENDEZVOUS sets it, and "
+       "ENCORE_JOB_ID the name of the job in it")
+          .c_str(),
+      CommunicationError);
 }
 
 TEST_CASE("a process that dies while others still come ends their waiting") {
@@ -318,6 +320,7 @@ TEST_CASE("a rank on another host is given up when its file stands still") {
     mine.host = "elsewhere";
     mine.place = "elsewhere";
     mine.process = 17;
+    mine.size = 2;
     const auto path = meeting_of(folder.path()) / "rank-1";
     int beats_left = 50;
     while (!stop.stop_requested() && beats_left > 0) {
