@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "job_folder.hpp"
 #include "rank_file.hpp"
 
 #include <encore/backend/error.hpp>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +36,34 @@ std::string name_of_parent() {
   return "process-" + std::to_string(parent) + "-" + impl::start_of_process(parent);
 }
 
+/// The folder of the user's choice; what is empty counts as unset.
+std::optional<std::string> set_folder(const EnvironmentLookup& lookup) {
+  auto folder = lookup("ENCORE_RENDEZVOUS");
+  if (folder && folder->empty()) folder.reset();
+  return folder;
+}
+
+/// Everybody may write into the folder for temporary files, and into a shared one whoever the user lets.
+void make_meeting_folder(const std::filesystem::path& folder, const ProcessRank& process,
+                         const EnvironmentLookup& lookup) {
+  if (set_folder(lookup)) {
+    if (!process.job.empty()) impl::make_real_folder(folder);
+    return;
+  }
+  impl::make_private_folder(folder.parent_path());
+  impl::make_private_folder(folder);
+}
+
+std::optional<NcclId> set_nccl_id(const EnvironmentLookup& lookup) {
+  const auto text = lookup("ENCORE_NCCL_ID");
+  if (!text || text->empty()) return std::nullopt;
+  try {
+    return nccl_id_of(*text);
+  } catch (const ConfigurationError& error) {
+    throw ConfigurationError(std::string("the environment variable ENCORE_NCCL_ID: ") + error.what());
+  }
+}
+
 }  // namespace
 
 std::string nccl_id_text(const NcclId& id) { return to_hexadecimal(id); }
@@ -41,36 +71,29 @@ std::string nccl_id_text(const NcclId& id) { return to_hexadecimal(id); }
 NcclId nccl_id_of(const std::string& text) { return nccl_id_from(from_hexadecimal(text)); }
 
 std::filesystem::path meeting_folder(const ProcessRank& process, const EnvironmentLookup& lookup) {
-  if (const auto shared = lookup("ENCORE_RENDEZVOUS"); shared && !shared->empty())
+  if (const auto shared = set_folder(lookup))
     return process.job.empty() ? std::filesystem::path(*shared)
                                : std::filesystem::path(*shared) / process.job;
   if (!process.on_one_host()) return {};
-  return std::filesystem::temp_directory_path() / ("encore-" + std::to_string(::getuid())) /
+  return impl::temporary_folder(lookup) / ("encore-" + std::to_string(::geteuid())) /
          (process.job.empty() ? name_of_parent() : process.job);
 }
 
 Job join_gpu_job(const ProcessRank& process, const JobPatience& patience, const EnvironmentLookup& lookup) {
   Job job{process, nullptr, nullptr};
   if (process.alone()) return job;
-  const auto given = lookup("ENCORE_NCCL_ID");
-  const bool first = process.rank == 0;
-  NcclId id{};
-  if (given) id = nccl_id_of(*given);
-  if (const auto folder = meeting_folder(process, lookup); !folder.empty()) {
-    if (!given && first) id = make_nccl_id();
-    job.watch = std::make_shared<JobWatch>(folder, process.rank, process.size,
-                                           std::vector<std::byte>(id.begin(), id.end()), patience);
-    id = nccl_id_from(job.watch->offer());
-  } else if (!given) {
-    if (!have_mpi || !process.from_mpi())
-      throw ConfigurationError(
-          "the processes of this job cannot find each other: set ENCORE_RENDEZVOUS to a folder that all "
-          "hosts share");
-    job.launcher = mpi_transport("world");
-    if (first) id = make_nccl_id();
-    job.launcher->broadcast(id.data(), id.size(), DataType::uint8, 0, nullptr);
-  }
-  job.world = nccl_transport("world", id, process.size, process.rank, job.watch);
+  const auto given = set_nccl_id(lookup);
+  const auto folder = meeting_folder(process, lookup);
+  if (folder.empty())
+    throw ConfigurationError(
+        "the processes of this job cannot find each other, nor see when one ends: set ENCORE_RENDEZVOUS to a "
+        "folder that all hosts share");
+  make_meeting_folder(folder, process, lookup);
+  const NcclId id = given ? *given : process.rank == 0 ? make_nccl_id() : NcclId{};
+  job.watch = std::make_shared<JobWatch>(folder, process.rank, process.size,
+                                         std::vector<std::byte>(id.begin(), id.end()), patience);
+  job.world =
+      nccl_transport("world", nccl_id_from(job.watch->offer()), process.size, process.rank, job.watch);
   return job;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How ranks find each other in a folder. Each writes a file with a nonce. Rank 0 lists the nonces that it sees; who is
 // listed takes rank 0's nonce over; a rank is done when all have. No file of an earlier job has rank 0's nonce.
+#include "job_folder.hpp"
 #include "job_watcher.hpp"
 
 #include <encore/backend/error.hpp>
@@ -22,23 +23,51 @@ JobWatch::Implementation::Implementation(std::filesystem::path folder, int rank,
   peers_.resize(static_cast<std::size_t>(size));
   met_.resize(static_cast<std::size_t>(size));
   mine_ = RankFile::of_this_process();
+  mine_.size = size;
 }
 
-/// A process that has ended counts as none, unless it was met alive or has joined this job: then its end is this job's.
+void JobWatch::Implementation::write(const RankFile& file) const {
+  constexpr int attempts = 10;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return file.write(path(rank_));
+    } catch (const OutputFileError&) {
+      if (attempt == attempts) throw;
+    }
+    impl::make_folder(folder_);
+  }
+}
+
+/// A process that has ended counts as none, unless it was met alive, has met this one or has joined this job: then its end
+/// is this job's.
 bool JobWatch::Implementation::present(int rank, const std::optional<RankFile>& file) {
   if (!file) return false;
   std::string& met = met_[static_cast<std::size_t>(rank)];
   if (file->state == RankState::running && !file->has_ended(mine_.place)) {
     met = file->nonce;
+    // One that an earlier job has left on another host cannot be told from a running one, unless it answers this job.
+    const bool here = !mine_.place.empty() && file->place == mine_.place;
+    if (here || (!mine_.joined.empty() && file->joined == mine_.joined)) require_same_size(rank, *file);
     return true;
   }
   const bool joined = !mine_.joined.empty() && file->joined == mine_.joined;
-  if (met != file->nonce && !joined) return false;
+  const bool has_met_this = std::ranges::find(file->seen, mine_.nonce) != file->seen.end();
+  if (met != file->nonce && !joined && !has_met_this) return false;
   if (file->state == RankState::failed) throw CommunicationError(file->cause);
   // One that is through with joining may leave before others have seen that all are there.
   if (file->state == RankState::left) return true;
   throw CommunicationError("rank " + std::to_string(rank) + " (" + file->who() +
                            ") has ended while the ranks joined; its own output may say why");
+}
+
+void JobWatch::Implementation::require_same_size(int rank, const RankFile& file) const {
+  if (file.size == size()) return;
+  throw CommunicationError(
+      "rank " + std::to_string(rank) + " (" + file.who() + ") is of a job of " + std::to_string(file.size) +
+      " processes, rank " + std::to_string(rank_) + " (" + mine_.who() + ") of one of " +
+      std::to_string(size()) + ", and both are in '" + folder_.string() +
+      "': give all processes of a job the same number of ranks (WORLD_SIZE), and each job a name of its "
+      "own by ENCORE_JOB_ID");
 }
 
 bool JobWatch::Implementation::join_with(const std::vector<std::optional<RankFile>>& files) {
@@ -53,9 +82,13 @@ bool JobWatch::Implementation::join_with(const std::vector<std::optional<RankFil
     mine_.joined = mine_.nonce;
   } else if (const auto& first = files.front()) {
     const auto mine = static_cast<std::size_t>(rank_);
-    if (first->seen.size() > mine && first->seen[mine] == mine_.nonce) mine_.joined = first->nonce;
+    if (first->seen.size() > mine && first->seen[mine] == mine_.nonce) {
+      require_same_size(0, *first);
+      mine_.joined = first->nonce;
+    }
   }
-  if (mine_.joined != before.joined || mine_.seen != before.seen) mine_.write(path(rank_));
+  // An earlier job of the same name may have removed it with its own.
+  if (!own || mine_.joined != before.joined || mine_.seen != before.seen) write(mine_);
   return !mine_.joined.empty() &&
          std::ranges::all_of(files, [&](const auto& file) { return file && file->joined == mine_.joined; });
 }
@@ -74,13 +107,8 @@ std::string JobWatch::Implementation::missing_ranks(const std::vector<std::optio
 }
 
 std::vector<std::byte> JobWatch::Implementation::join(const std::vector<std::byte>& offer) {
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error)
-    throw OutputFileError("the folder '" + folder_.string() +
-                          "' by which ranks find each other cannot be made: " + error.message());
   if (rank_ == 0) mine_.offer = to_hexadecimal(offer);
-  mine_.write(path(rank_));
+  write(mine_);
   try {
     meet();
   } catch (const CommunicationError& failure) {
@@ -89,7 +117,8 @@ std::vector<std::byte> JobWatch::Implementation::join(const std::vector<std::byt
     if (own && own->nonce == mine_.nonce) {
       mine_.state = RankState::failed;
       mine_.cause = failure.what();
-      mine_.write(path(rank_));
+      mine_.seen = met_;
+      write(mine_);
     }
     throw;
   }
@@ -109,10 +138,11 @@ void JobWatch::Implementation::meet() {
     if (join_with(files)) break;
     if (Clock::now() > deadline) {
       const std::string missing = missing_ranks(files);
-      throw CommunicationError(missing + " of " + std::to_string(size()) + " did not come to '" +
-                               folder_.string() + "' within " +
-                               std::to_string(patience_.joining.count() / 1000) +
-                               " s: do all processes run, with the same folder?");
+      throw CommunicationError(
+          missing + " of " + std::to_string(size()) + " did not come to '" + folder_.string() + "' within " +
+          std::to_string(patience_.joining.count() / 1000) +
+          " s: do all processes run, with the same folder? ENCORE_RENDEZVOUS sets it, and "
+          "ENCORE_JOB_ID the name of the job in it");
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(100));

@@ -3,17 +3,11 @@
 
 #include <encore/backend/error.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 namespace encore::backend {
-
-namespace {
-
-/// What an operation's failure may be the consequence of is looked for so long.
-constexpr std::chrono::seconds explaining{2};
-
-}  // namespace
 
 using impl::RankFile;
 using impl::RankState;
@@ -39,10 +33,20 @@ void JobWatch::explain() const { implementation_->explain(); }
 void JobWatch::progress(std::int64_t step) noexcept { implementation_->progress(step); }
 std::shared_ptr<void> JobWatch::guard(Guard guarded) { return implementation_->guard(std::move(guarded)); }
 
-JobWatch::Waiting::Waiting(JobWatch& watch) noexcept : watch_(watch) {
-  watch_.implementation_->wait_since(std::chrono::steady_clock::now().time_since_epoch().count());
+JobWatch::Waiting::Waiting(JobWatch& watch) : watch_(watch), began_(std::chrono::steady_clock::now()) {
+  watch_.implementation_->begin_waiting(began_);
 }
-JobWatch::Waiting::~Waiting() { watch_.implementation_->wait_since(0); }
+JobWatch::Waiting::~Waiting() { watch_.implementation_->end_waiting(began_); }
+
+void JobWatch::Implementation::begin_waiting(Clock::time_point time) {
+  const std::lock_guard lock(waits_mutex_);
+  waits_.push_back(time);
+}
+
+void JobWatch::Implementation::end_waiting(Clock::time_point time) noexcept {
+  const std::lock_guard lock(waits_mutex_);
+  waits_.erase(std::ranges::find(waits_, time));
+}
 
 void JobWatch::Implementation::start() {
   thread_ = std::thread([this] { watch(); });
@@ -74,7 +78,7 @@ void JobWatch::Implementation::fail(const std::exception& thrown) {
 void JobWatch::Implementation::explain() const {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, explaining, [&] { return failed(); });
+    changed_.wait_for(lock, patience_.explaining, [&] { return failed(); });
   }
   check();
 }
@@ -133,7 +137,7 @@ void JobWatch::Implementation::publish() {
     mine_.step = step_.load(std::memory_order_relaxed);
     file = mine_;
   }
-  file.write(path(rank_));
+  write(file);
 }
 
 void JobWatch::Implementation::look_at(int other) {
@@ -142,6 +146,11 @@ void JobWatch::Implementation::look_at(int other) {
   const bool ended = peer.file.has_ended(mine_.place);
   const auto now = Clock::now();
   if (const auto file = RankFile::read(path(other))) {
+    if (file->nonce != peer.file.nonce && (peer.left || file->same_process(peer.file))) {
+      // It has left in order and is in its next job already.
+      if (!peer.left) peer.left = now;
+      return;
+    }
     if (file->nonce != peer.file.nonce)
       return fail("another process has taken the place of " + who(other) + " in '" + folder_.string() +
                   "': give each job a folder of its own");
@@ -154,15 +163,21 @@ void JobWatch::Implementation::look_at(int other) {
     return;
   }
   if (ended) return fail(who(other) + " has ended" + in_step(other) + "; its own output may say why");
-  if (peer.file.place != mine_.place && now - peer.heard > patience_.silence)
+  const bool here = !mine_.place.empty() && peer.file.place == mine_.place;
+  if (here || now - peer.heard <= patience_.silence) return;
+  // Who cannot read its own file learns nothing about others.
+  if (RankFile::read(path(rank_)))
     fail(who(other) + " has not been heard of for " + std::to_string(patience_.silence.count() / 1000) +
          " s" + in_step(other));
 }
 
 void JobWatch::Implementation::look_at_waiting() {
-  const Clock::rep since = waiting_since_.load(std::memory_order_relaxed);
-  if (since == 0) return;
-  const Clock::time_point began{Clock::duration(since)};
+  Clock::time_point began;
+  {
+    const std::lock_guard lock(waits_mutex_);
+    if (waits_.empty()) return;
+    began = std::ranges::min(waits_);
+  }
   const auto now = Clock::now();
   for (int other = 0; other < size(); ++other) {
     const auto& left = peers_[static_cast<std::size_t>(other)].left;
@@ -185,6 +200,8 @@ std::string JobWatch::Implementation::behind() const {
 }
 
 void JobWatch::Implementation::look_at_guards() {
+  // What a rank does that leaves in order may look like trouble, and hurts only those that wait for it.
+  if (std::ranges::any_of(peers_, [](const Peer& peer) { return peer.left.has_value(); })) return;
   std::vector<std::shared_ptr<Guarded>> guards;
   {
     const std::lock_guard lock(mutex_);
@@ -198,7 +215,7 @@ void JobWatch::Implementation::look_at_guards() {
     // A peer's end shows here first; it has a name a little later.
     const auto now = Clock::now();
     if (!entry->trouble) entry->trouble = now;
-    if (now - *entry->trouble >= explaining)
+    if (now - *entry->trouble >= patience_.explaining)
       fail("rank " + std::to_string(rank_) + in_step(rank_) + ": " + trouble);
   }
 }
@@ -230,13 +247,19 @@ void JobWatch::Implementation::leave(bool by_exception) noexcept {
     publish();
     for (int other = 0; other < size(); ++other) {
       const auto file = RankFile::read(path(other));
-      if (file && file->state == RankState::running && !file->has_ended(mine_.place)) return;
+      if (known(other, file) && file->state == RankState::running && !file->has_ended(mine_.place)) return;
     }
-    for (int other = 0; other < size(); ++other) std::filesystem::remove(path(other));
+    // What is another's belongs to the next job of this name.
+    for (int other = 0; other < size(); ++other)
+      if (known(other, RankFile::read(path(other)))) std::filesystem::remove(path(other));
     std::filesystem::remove(folder_);
   } catch (const std::exception&) {
     // Others remove the files at the same time, or keep something of their own in the folder.
   }
+}
+
+bool JobWatch::Implementation::known(int rank, const std::optional<RankFile>& file) const {
+  return file && file->nonce == peers_[static_cast<std::size_t>(rank)].file.nonce;
 }
 
 std::string JobWatch::Implementation::who(int rank) const {

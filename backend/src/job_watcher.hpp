@@ -28,9 +28,8 @@ class JobWatch::Implementation : public std::enable_shared_from_this<JobWatch::I
   void fail(const std::exception& thrown);
   void explain() const;
   void progress(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
-  void wait_since(std::chrono::steady_clock::rep time) noexcept {
-    waiting_since_.store(time, std::memory_order_relaxed);
-  }
+  void begin_waiting(std::chrono::steady_clock::time_point time);
+  void end_waiting(std::chrono::steady_clock::time_point time) noexcept;
   std::shared_ptr<void> guard(Guard guarded);
 
   int rank() const { return rank_; }
@@ -61,6 +60,12 @@ class JobWatch::Implementation : public std::enable_shared_from_this<JobWatch::I
   bool join_with(const std::vector<std::optional<impl::RankFile>>& files);
   std::string missing_ranks(const std::vector<std::optional<impl::RankFile>>& files) const;
   bool present(int rank, const std::optional<impl::RankFile>& file);
+  void require_same_size(int rank, const impl::RankFile& file) const;
+  /// Writes `file` as this rank's, also where another job has just removed the folder.
+  void write(const impl::RankFile& file) const;
+
+  /// Whether it is the file of this job's rank.
+  bool known(int rank, const std::optional<impl::RankFile>& file) const;
 
   void watch();
   void beat() noexcept;
@@ -86,7 +91,8 @@ class JobWatch::Implementation : public std::enable_shared_from_this<JobWatch::I
   std::vector<std::string> met_;  ///< nonces of those that were alive while joining
   std::atomic<bool> failed_ = false;
   std::atomic<std::int64_t> step_ = 0;
-  std::atomic<Clock::rep> waiting_since_ = 0;  ///< 0: not waiting
+  std::mutex waits_mutex_;                ///< for waits_: no wait is held up by what holds the other one
+  std::vector<Clock::time_point> waits_;  ///< since when
   std::thread thread_;
 };
 

@@ -39,11 +39,12 @@ class Session {
     check_mpi(MPI_Finalized(&ended), "asking for MPI");
     if (ended != 0)
       throw CommunicationError("MPI has been ended in this process and cannot be started again");
-    if (started != 0) return;
-    int provided = 0;
-    // A replay on several threads makes its calls on one of them, one after the other.
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "starting MPI");
-    owned_ = true;
+    if (started == 0) {
+      // A replay on several threads makes its calls on one of them, one after the other.
+      check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &threads_), "starting MPI");
+      owned_ = true;
+    }
+    check_mpi(MPI_Query_thread(&threads_), "asking MPI for its threads");
   }
   ~Session() {
     int ended = 0;
@@ -51,6 +52,13 @@ class Session {
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+
+  /// Whether this thread may: a replay may run on another one than MPI was started for.
+  bool may_call() const {
+    int main_thread = 0;
+    return threads_ >= MPI_THREAD_SERIALIZED ||
+           (MPI_Is_thread_main(&main_thread) == MPI_SUCCESS && main_thread != 0);
+  }
 
   /// Ending MPI would wait for ranks that wait for this one. Without it the process' end ends the job, as mpiexec does.
   void abandon() { abandoned_ = true; }
@@ -68,6 +76,7 @@ class Session {
   }
 
  private:
+  int threads_ = MPI_THREAD_SINGLE;
   bool owned_ = false;
   bool abandoned_ = false;
 };
@@ -111,13 +120,10 @@ class MpiTransport final : public Transport {
     check_mpi(MPI_Op_create(larger_bfloat16, 1, &larger_), "joining '" + name_ + "'");
   }
   ~MpiTransport() override {
-    if (std::uncaught_exceptions() > exceptions_) {
-      session_->abandon();
-      return;
-    }
+    if (by_exception()) session_->abandon();
     try {
       close();
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       // The job is ending.
     }
   }
@@ -205,8 +211,10 @@ class MpiTransport final : public Transport {
 
   void close() override {
     if (communicator_ == MPI_COMM_NULL) return;
-    session_->go_on();
     MPI_Comm communicator = std::exchange(communicator_, MPI_COMM_NULL);
+    if (by_exception())
+      return session_->abandon();  // In order it would wait for ranks that wait for this one.
+    session_->go_on();
     int ended = 0;
     if (MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;  // The program has ended MPI already.
     check_mpi(MPI_Op_free(&add_), "leaving '" + name_ + "'");
@@ -215,6 +223,8 @@ class MpiTransport final : public Transport {
   }
 
  private:
+  bool by_exception() const { return std::uncaught_exceptions() > exceptions_; }
+
   /// MPI counts in int.
   static constexpr std::size_t most_elements = std::size_t{1} << 30;
   static constexpr int message_tag = 0;
@@ -237,6 +247,11 @@ class MpiTransport final : public Transport {
     if (communicator_ == MPI_COMM_NULL)
       throw CommunicationError(std::string(operation) + ": rank " + std::to_string(rank_) + " has left '" +
                                name_ + "'");
+    if (!session_->may_call())
+      throw CommunicationError(
+          std::string(operation) + " of '" + name_ +
+          "': MPI was started for calls of one thread alone, and this is another one: start it by "
+          "MPI_Init_thread with MPI_THREAD_SERIALIZED, or replay on one thread");
     session_->go_on();
     return communicator_;
   }

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <utility>
 #endif
 
@@ -42,32 +44,42 @@ ncclDataType_t nccl_type_of(DataType type) {
 
 ncclRedOp_t nccl_operation_of(Reduction reduction) { return reduction == Reduction::sum ? ncclSum : ncclMax; }
 
-/// A communicator, and what a watch must know to end its operations. Outlives the transport while it is being aborted.
+/// A communicator, and what a watch must know to end its operations. Outlives the transport while it is being ended.
 struct Handle {
+  explicit Handle(std::chrono::milliseconds patience) : interrupting(patience) {}
+
+  const std::chrono::milliseconds interrupting;
   std::timed_mutex calls;  ///< held during calls
   ncclComm_t communicator = nullptr;
-  std::atomic<bool> aborted = false;
+  std::atomic<bool> ended = false;  ///< Who sets it destroys the communicator.
 
   /// Makes kernels and calls under way return. NCCL then waits until no graph refers to the communicator, which is why
   /// it gets a thread of its own.
   static void abort(const std::shared_ptr<Handle>& handle) {
-    if (handle->aborted.exchange(true)) return;
+    if (handle->ended.exchange(true)) return;
     std::thread([handle] {
       // A call that is not stuck is left to end first.
-      const std::unique_lock lock(handle->calls, std::chrono::seconds(1));
+      const std::unique_lock lock(handle->calls, handle->interrupting);
       (void)ncclCommAbort(handle->communicator);
     }).detach();
   }
+  /// In order, which waits for the other ranks of a host, unless an abort comes meanwhile.
+  ncclResult_t finish() {
+    const std::lock_guard lock(calls);
+    if (ended) return ncclSuccess;
+    const ncclResult_t status = ncclCommFinalize(communicator);
+    if (ended.exchange(true)) return ncclSuccess;
+    if (status == ncclSuccess) return ncclCommDestroy(communicator);
+    (void)ncclCommAbort(communicator);
+    return status;
+  }
   std::string trouble() const {
     ncclResult_t status = ncclSuccess;
-    if (aborted || ncclCommGetAsyncError(communicator, &status) != ncclSuccess) return "";
+    if (ended || ncclCommGetAsyncError(communicator, &status) != ncclSuccess) return "";
     if (status == ncclSuccess || status == ncclInProgress) return "";
     return std::string("NCCL says ") + ncclGetErrorString(status);
   }
 };
-
-/// Of ending a communicator while all ranks are alive.
-constexpr std::chrono::seconds ending{30};
 
 class NcclTransport final : public Transport {
  public:
@@ -79,11 +91,18 @@ class NcclTransport final : public Transport {
     int device = 0;
     check_cuda_call(cudaGetDevice(&device));
     const std::string what = "joining '" + name_ + "'";
-    apart(what, watch_ ? watch_->patience().joining : std::chrono::milliseconds(),
-          [handle = handle_, unique, ranks, rank, device, what] {
-            check_cuda_call(cudaSetDevice(device));
-            check_nccl(ncclCommInitRank(&handle->communicator, ranks, unique, rank), what);
-          });
+    std::optional<JobWatch::Waiting> waiting;
+    if (watch_) waiting.emplace(*watch_);
+    const bool joined = impl::run_apart(
+        [handle = handle_, unique, ranks, rank, device, what] {
+          check_cuda_call(cudaSetDevice(device));
+          check_nccl(ncclCommInitRank(&handle->communicator, ranks, unique, rank), what);
+        },
+        watch_.get(), patience_.joining);
+    if (!joined)
+      throw CommunicationError(what + ": not all of " + std::to_string(ranks) + " ranks came within " +
+                               std::to_string(patience_.joining.count() / 1000) +
+                               " s; do all processes run, with the same id?");
     begin();
   }
   /// Takes the communicator over.
@@ -93,12 +112,9 @@ class NcclTransport final : public Transport {
     begin();
   }
   ~NcclTransport() override {
-    if (watch_ && std::uncaught_exceptions() > exceptions_)
-      watch_->fail("rank " + std::to_string(watch_->rank()) +
-                   " has ended by an exception; its own output may say which");
     try {
-      end([](ncclComm_t communicator) { return ncclCommDestroy(communicator); });
-    } catch (const Error&) {
+      close();
+    } catch (const std::exception&) {
       // The job is ending.
     }
   }
@@ -194,10 +210,28 @@ class NcclTransport final : public Transport {
   std::shared_ptr<JobWatch> watch() const override { return watch_; }
 
   void close() override {
-    end([](ncclComm_t communicator) {
-      const ncclResult_t status = ncclCommFinalize(communicator);
-      return status == ncclSuccess ? ncclCommDestroy(communicator) : status;
-    });
+    if (std::exchange(closed_, true)) return;
+    guard_.reset();
+    if (handle_->communicator == nullptr) return;
+    const bool by_exception = std::uncaught_exceptions() > exceptions_;
+    if (by_exception && watch_)
+      watch_->fail("rank " + std::to_string(watch_->rank()) +
+                   " has ended by an exception; its own output may say which");
+    // In order it would wait for ranks that wait for this one.
+    if (by_exception || (watch_ && watch_->failed())) return Handle::abort(handle_);
+    int device = 0;
+    check_cuda_call(cudaGetDevice(&device));
+    const auto finish = [handle = handle_, device, what = "leaving '" + name_ + "'"] {
+      check_cuda_call(cudaSetDevice(device));
+      check_nccl(handle->finish(), what);
+    };
+    try {
+      // This rank is done, and so is its part for the others, which may need longer for theirs.
+      if (!impl::run_apart(finish, watch_.get(), patience_.ending)) Handle::abort(handle_);
+    } catch (const CommunicationError&) {
+      Handle::abort(handle_);
+      throw;
+    }
   }
 
  private:
@@ -217,39 +251,23 @@ class NcclTransport final : public Transport {
                             [handle = handle_] { Handle::abort(handle); }});
   }
 
-  /// With a watch, `work` cannot make this thread wait for a rank that has ended.
-  void apart(const std::string& what, std::chrono::milliseconds limit, std::function<void()> work) const {
-    if (watch_) return impl::run_apart(std::move(work), *watch_, limit, what);
-    work();
-  }
-
-  /// The second time does nothing, as after an abort.
-  template <class Finish>
-  void end(const Finish& finish) {
-    if (closed_) return;
-    closed_ = true;
-    guard_.reset();
-    if (watch_ && watch_->failed() && handle_->communicator != nullptr) Handle::abort(handle_);
-    if (handle_->aborted || handle_->communicator == nullptr) return;
-    int device = 0;
-    check_cuda_call(cudaGetDevice(&device));
-    const std::string what = "leaving '" + name_ + "'";
-    apart(what, ending, [handle = handle_, device, finish, what] {
-      check_cuda_call(cudaSetDevice(device));
-      check_nccl(finish(handle->communicator), what);
-    });
+  void refuse_ended(const char* operation) const {
+    if (!closed_ && !handle_->ended) return;
+    if (watch_) watch_->check();
+    throw CommunicationError(std::string(operation) + ": rank " + std::to_string(rank_) + " has left '" +
+                             name_ + "'");
   }
 
   template <class Calls>
   void call(const char* operation, const Calls& calls) const {
+    // Calls too may wait for other ranks, such as the first of each kind, which connects them.
+    std::optional<JobWatch::Waiting> waiting;
+    if (watch_) waiting.emplace(*watch_);
     std::unique_lock lock(handle_->calls, std::defer_lock);
     do {
-      if (handle_->aborted) watch_->check();
+      refuse_ended(operation);
     } while (!lock.try_lock_for(std::chrono::milliseconds(100)));
-    if (handle_->aborted) watch_->check();
-    if (closed_)
-      throw CommunicationError(std::string(operation) + ": rank " + std::to_string(rank_) + " has left '" +
-                               name_ + "'");
+    refuse_ended(operation);
     check(calls(handle_->communicator), operation);
   }
   /// Sends and receives that may wait for one another.
@@ -272,7 +290,8 @@ class NcclTransport final : public Transport {
 
   const std::string name_;
   const std::shared_ptr<JobWatch> watch_;
-  const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
+  const JobPatience patience_ = watch_ ? watch_->patience() : JobPatience();
+  const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>(patience_.interrupting);
   const int exceptions_ = std::uncaught_exceptions();
   int rank_ = 0, size_ = 1;
   bool closed_ = false;

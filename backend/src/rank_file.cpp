@@ -3,14 +3,19 @@
 
 #include <encore/backend/error.hpp>
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <random>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 namespace encore::backend::impl {
 
@@ -39,6 +44,7 @@ std::optional<ProcessStatus> status_of(std::int64_t process) {
   ProcessStatus status{};
   fields >> status.state;
   for (int field = 0; field < 19; ++field) fields >> status.started;
+  if (!fields) return std::nullopt;
   return status;
 }
 
@@ -47,6 +53,57 @@ std::string place_of_this_process() {
   if (boot.empty()) return "";
   std::error_code error;  // Without the link all process ids of the host mean the same.
   return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+}
+
+/// An open file.
+class Descriptor {
+ public:
+  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
+  ~Descriptor() { (void)close(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return descriptor_; }
+  /// Some file systems tell only now that a write has failed.
+  bool close() {
+    const int descriptor = std::exchange(descriptor_, -1);
+    return descriptor < 0 || ::close(descriptor) == 0;
+  }
+
+ private:
+  int descriptor_;
+};
+
+/// Nothing where there is no such file. Others may have put anything into a shared folder: a link would lead elsewhere,
+/// and a pipe would keep its reader waiting.
+std::optional<std::string> contents_of(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat status {};
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  std::string text;
+  std::array<char, 4096> part{};
+  while (true) {
+    const ssize_t bytes = ::read(file.get(), part.data(), part.size());
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) return std::nullopt;
+    if (bytes == 0) return text;
+    text.append(part.data(), static_cast<std::size_t>(bytes));
+  }
+}
+
+/// A new file, which this user alone may read and write. Returns 0, or what was wrong.
+int write_new(const std::filesystem::path& path, const std::string& text) {
+  (void)::unlink(path.c_str());
+  Descriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.get() < 0) return errno;
+  for (std::size_t written = 0; written < text.size();) {
+    const ssize_t bytes = ::write(file.get(), text.data() + written, text.size() - written);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) return errno;
+    written += static_cast<std::size_t>(bytes);
+  }
+  return file.close() ? 0 : errno;
 }
 
 std::string one_line(std::string text) {
@@ -77,7 +134,9 @@ RankFile RankFile::of_this_process() {
 }
 
 std::optional<RankFile> RankFile::read(const std::filesystem::path& path) {
-  std::ifstream lines(path);
+  const auto text = contents_of(path);
+  if (!text) return std::nullopt;
+  std::istringstream lines(*text);
   std::string line;
   if (!std::getline(lines, line) || line != first_line) return std::nullopt;
   RankFile file;
@@ -96,6 +155,7 @@ std::optional<RankFile> RankFile::read(const std::filesystem::path& path) {
     if (key == "place") file.place = value;
     if (key == "process") words >> file.process;
     if (key == "started") file.started = value;
+    if (key == "size") words >> file.size;
     if (key == "beat") words >> file.beat;
     if (key == "step") words >> file.step;
     if (key == "state")
@@ -115,32 +175,35 @@ std::optional<RankFile> RankFile::read(const std::filesystem::path& path) {
 void RankFile::write(const std::filesystem::path& path) const {
   std::filesystem::path next = path;
   next += "." + nonce;
-  bool good = false;
-  {
-    std::ofstream lines(next);
-    lines << first_line << "\nnonce=" << nonce << "\nhost=" << one_line(host) << "\nplace=" << place
-          << "\nprocess=" << process << "\nstarted=" << started << "\nbeat=" << beat << "\nstep=" << step
-          << "\nstate=" << name_of(state) << "\ncause=" << one_line(cause) << "\njoined=" << joined
-          << "\noffer=" << offer << "\nseen=";
-    for (const std::string& other : seen) lines << (other.empty() ? "-" : other) << ' ';
-    lines << "\nend\n" << std::flush;
-    good = lines.good();
-  }
-  std::error_code error;
-  if (good) std::filesystem::rename(next, path, error);
-  if (!good || error) {
+  std::ostringstream lines;
+  lines << first_line << "\nnonce=" << nonce << "\nhost=" << one_line(host) << "\nplace=" << place
+        << "\nprocess=" << process << "\nstarted=" << started << "\nsize=" << size << "\nbeat=" << beat
+        << "\nstep=" << step << "\nstate=" << name_of(state) << "\ncause=" << one_line(cause)
+        << "\njoined=" << joined << "\noffer=" << offer << "\nseen=";
+  for (const std::string& other : seen) lines << (other.empty() ? "-" : other) << ' ';
+  lines << "\nend\n";
+  std::error_code error(write_new(next, lines.str()), std::system_category());
+  if (!error) std::filesystem::rename(next, path, error);
+  if (error) {
     std::error_code ignored;
     std::filesystem::remove(next, ignored);
     throw OutputFileError("the file '" + path.string() +
-                          "' by which ranks find each other cannot be written" +
-                          (error ? ": " + error.message() : "; is there space, and is the folder writable?"));
+                          "' by which ranks find each other cannot be written: " + error.message());
   }
 }
 
 bool RankFile::has_ended(const std::string& here) const {
-  if (place.empty() || place != here) return false;
+  if (place.empty() || place != here || process <= 0) return false;
+  if (::kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return true;
+  // It cannot be read where this process has too many files open, say: then nothing is known.
   const auto status = status_of(process);
-  return !status || status->started != started || status->state == 'Z' || status->state == 'X';
+  if (!status) return false;
+  const bool another = !started.empty() && status->started != started;
+  return another || status->state == 'Z' || status->state == 'X';
+}
+
+bool RankFile::same_process(const RankFile& other) const {
+  return !place.empty() && place == other.place && process == other.process && started == other.started;
 }
 
 std::string RankFile::who() const { return "process " + std::to_string(process) + " on '" + host + "'"; }

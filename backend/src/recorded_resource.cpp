@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -16,7 +17,11 @@ struct RecordedResource::State {
   State& operator=(const State&) = delete;
   /// The last owner, be it the resource or a graph, is gone.
   ~State() {
-    if (!closed) release();
+    try {
+      if (!closed) release();
+    } catch (const std::exception&) {
+      // Whoever wants to know how it ended calls close(); here it may be an exception's way that is being cleared.
+    }
   }
 
   std::vector<std::string> names() const {

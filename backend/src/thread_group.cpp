@@ -76,6 +76,26 @@ void ThreadGroup::require_same() {
 
 void ThreadGroup::meet(int rank, const ThreadCall& call, const ThreadCall* announced) {
   Lock lock(job_->mutex);
+  try {
+    meet(lock, rank, call, announced);
+  } catch (...) {
+    // The data is the caller's again, who may free it.
+    changed_.wait(lock, [&] { return working_ == 0; });
+    throw;
+  }
+}
+
+void ThreadGroup::end_work() {
+  const std::lock_guard lock(job_->mutex);
+  if (--working_ == 0) changed_.notify_all();
+}
+
+void ThreadGroup::wait_for_work() {
+  Lock lock(job_->mutex);
+  changed_.wait(lock, [&] { return working_ == 0; });
+}
+
+void ThreadGroup::meet(Lock& lock, int rank, const ThreadCall& call, const ThreadCall* announced) {
   refuse_failed();
   if (const auto gone = departed()) fail(departure(*gone));
   if (announced != nullptr) calls_[static_cast<std::size_t>(rank)] = *announced;
@@ -83,6 +103,7 @@ void ThreadGroup::meet(int rank, const ThreadCall& call, const ThreadCall* annou
   if (std::ranges::find(arrived_, false) == arrived_.end()) {
     arrived_.assign(arrived_.size(), false);
     ++meetings_;
+    if (announced != nullptr) working_ = size();
     changed_.notify_all();
     return;
   }

@@ -68,17 +68,21 @@ class ThreadGroup {
 
   int size() const { return static_cast<int>(members_.size()); }
 
-  /// Runs `work(calls)` on every rank once all have called, and returns when all have done theirs.
+  /// Runs `work(calls)` on every rank once all have called. Returns, also by an exception, when all have done theirs:
+  /// nobody then reads or writes what this rank has handed over.
   template <class Work>
   void together(int rank, const ThreadCall& call, const Work& work) {
     meet(rank, call, &call);
-    require_same();
     try {
+      require_same();
       work(calls_);
     } catch (...) {
       leave(rank);
+      end_work();
+      wait_for_work();
       throw;
     }
+    end_work();
     meet(rank, call, nullptr);
   }
 
@@ -97,6 +101,9 @@ class ThreadGroup {
   void require_same();
   /// `announced`: what the others are to see; without it they may still be reading what was.
   void meet(int rank, const ThreadCall& call, const ThreadCall* announced);
+  void meet(Lock& lock, int rank, const ThreadCall& call, const ThreadCall* announced);
+  void end_work();
+  void wait_for_work();
   void receive(Lock& lock, int rank, ThreadMessage& received, int from);
   void finish_send(Lock& lock, int rank, ThreadMessage& sent, int to);
   /// Ends the whole job, unless something has before, and throws what has.
@@ -118,6 +125,7 @@ class ThreadGroup {
   std::vector<ThreadCall> calls_;  ///< read without the mutex between two meetings
   std::vector<bool> arrived_, left_;
   std::uint64_t meetings_ = 0;
+  int working_ = 0;  ///< ranks that read and write what others have announced
   std::map<std::pair<int, int>, std::deque<ThreadMessage*>> messages_;  ///< by sender and receiver
   std::vector<std::shared_ptr<ThreadGroup>> made_;                      ///< by a split, each by one rank
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <encore/backend/error.hpp>
 #include <encore/backend/recorded_graph.hpp>
+#include <encore/backend/watched_wait.hpp>
 #include <encore/graph/executor.hpp>
 #include <encore/graph/profile.hpp>
 
@@ -180,7 +181,7 @@ class Profiler {
       result.replay_nodes = executor.step().graph_nodes;
       marks[i].record(stream);
     }
-    marks.back().wait(stream);
+    backend::wait(marks.back(), stream, device_.watch());
     std::vector<double> times;
     for (std::size_t i = 1; i < marks.size(); ++i)
       times.push_back(backend::Event<Space>::milliseconds(marks[i - 1], marks[i]));

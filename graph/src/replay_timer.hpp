@@ -3,6 +3,7 @@
 
 #include <encore/backend/device.hpp>
 #include <encore/backend/event.hpp>
+#include <encore/backend/watched_wait.hpp>
 #include <encore/graph/verdict.hpp>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ double device_milliseconds(backend::Device<Space>& device, const Ahead& ahead, c
   begin.record(stream);
   work();
   end.record(stream);
-  end.wait(stream);
+  backend::wait(end, stream, device.watch());
   return backend::Event<Space>::milliseconds(begin, end);
 }
 

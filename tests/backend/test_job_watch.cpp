@@ -174,6 +174,19 @@ TEST_CASE("an operation that breaks by itself fails the job after a while, unles
   }
 }
 
+TEST_CASE("what a rank does to operations by leaving in order fails nobody") {
+  TemporaryFolder folder;
+  JobPatience patience = quick();
+  patience.explaining = 50ms;
+  Process other(folder.path(), 1, 2, patience, [&](JobWatch&) { wait_for_the_first(folder); });
+  JobWatch watch(meeting_of(folder.path()), 0, 2, {}, patience);
+  other.wait();
+  std::this_thread::sleep_for(200ms);
+  const auto guard = watch.guard({[] { return std::string("the group 'data' broke"); }, nullptr});
+  std::this_thread::sleep_for(400ms);
+  CHECK_NOTHROW(watch.check());
+}
+
 TEST_CASE("a rank that leaves in order fails only those that go on waiting for it") {
   TemporaryFolder folder;
   JobPatience patience = quick();
@@ -185,6 +198,7 @@ TEST_CASE("a rank that leaves in order fails only those that go on waiting for i
   CHECK_NOTHROW(watch.check());
   watch.progress(4);
   const JobWatch::Waiting waiting(watch);
+  { const JobWatch::Waiting call(watch); }  // as an operation inside a longer wait
   CHECK(failure_of(watch).ends_with("has left the job in step 3, while rank 0 waits in step 4"));
 }
 
@@ -256,11 +270,13 @@ TEST_CASE("ranks that do not come are named after the stated time") {
   JobPatience patience = quick();
   patience.joining = 1s;
   Process other(folder.path(), 1, 4, patience, [](JobWatch&) {});
-  CHECK_THROWS_WITH_AS(JobWatch(meeting_of(folder.path()), 0, 4, {}, patience),
-                       ("rank 2, rank 3 of 4 did not come to '" + meeting_of(folder.path()).string() +
-                        "' within 1 s: do all processes run, with the same folder?")
-                           .c_str(),
-                       CommunicationError);
+  CHECK_THROWS_WITH_AS(
+      JobWatch(meeting_of(folder.path()), 0, 4, {}, patience),
+      ("rank 2, rank 3 of 4 did not come to '" + meeting_of(folder.path()).string() +
+       "' within 1 s: do all processes run, with the same folder? ENCORE_RENDEZVOUS sets it, and "
+       "ENCORE_JOB_ID the name of the job in it")
+          .c_str(),
+      CommunicationError);
 }
 
 TEST_CASE("a process that dies while others still come ends their waiting") {
@@ -304,6 +320,7 @@ TEST_CASE("a rank on another host is given up when its file stands still") {
     mine.host = "elsewhere";
     mine.place = "elsewhere";
     mine.process = 17;
+    mine.size = 2;
     const auto path = meeting_of(folder.path()) / "rank-1";
     int beats_left = 50;
     while (!stop.stop_requested() && beats_left > 0) {

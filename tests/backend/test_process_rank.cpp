@@ -124,7 +124,8 @@ TEST_CASE("ranks meet below the shared folder, on one host in a temporary one, a
   CHECK(here.is_absolute());
   CHECK(here == meeting_folder(unnamed, lookup_in({})));
   CHECK_THROWS_WITH_AS(join_gpu_job(rank_in(torchrun), {}, lookup_in({})),
-                       "the processes of this job cannot find each other: set ENCORE_RENDEZVOUS to a folder "
+                       "the processes of this job cannot find each other, nor see when one ends: set "
+                       "ENCORE_RENDEZVOUS to a folder "
                        "that all hosts share",
                        ConfigurationError);
 }

@@ -175,6 +175,18 @@ TEST_CASE_TEMPLATE("a recording that fails, and a graph that is replaced, no lon
   CHECK(releases == 1);
 }
 
+TEST_CASE("an end that fails is told by close() alone, and does not replace the exception on its way") {
+  const auto fail = [] { throw DeviceError("NCCL says no"); };
+  RecordedResource closed("world", fail);
+  CHECK_THROWS_AS(closed.close(), DeviceError);
+  { const RecordedResource forgotten("world", fail); }
+  const auto work = [&] {
+    const RecordedResource world("world", fail);
+    throw OutOfMemoryError("no room for a sum");
+  };
+  CHECK_THROWS_WITH_AS(work(), "no room for a sum", OutOfMemoryError);
+}
+
 TEST_CASE("graphs of several threads may record one resource while it is being closed") {
   std::atomic<int> releases = 0, recorded = 0, refused = 0;
   RecordedResource world("world", [&] { ++releases; });

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <encore/backend/error.hpp>
+#include <encore/backend/job_watch.hpp>
 #include <encore/graph/profile.hpp>
 #include <encore/graph/snapshot.hpp>
 
 #include "chain_program.hpp"
+#include "temporary_folder.hpp"
 
 #include <cmath>
 #include <string>
@@ -112,6 +115,32 @@ struct InPlaceProgram {
   TestArray<Space, double> states{device.stream(), std::vector<double>(2 * width, 0.25)};
 };
 
+/// A group of one with a watch, as NCCL's has; nothing is sent in it.
+class WatchedTransport final : public backend::Transport {
+ public:
+  using Type = backend::DataType;
+
+  explicit WatchedTransport(std::shared_ptr<backend::JobWatch> watch) : watch_(std::move(watch)) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string description() const override { return "watched"; }
+  void all_reduce(const void*, void*, std::size_t, Type, backend::Reduction, void*) override {}
+  void reduce_scatter(const void*, void*, std::size_t, Type, backend::Reduction, void*) override {}
+  void all_gather(const void*, void*, std::size_t, Type, void*) override {}
+  void broadcast(void*, std::size_t, Type, int, void*) override {}
+  void all_to_all(const void*, void*, std::size_t, Type, void*) override {}
+  void send(const void*, std::size_t, Type, int, void*) override {}
+  void receive(void*, std::size_t, Type, int, void*) override {}
+  void send_receive(const void*, std::size_t, int, void*, std::size_t, int, Type, void*) override {}
+  std::shared_ptr<Transport> split(std::string, int, int) override { return nullptr; }
+  std::shared_ptr<backend::JobWatch> watch() const override { return watch_; }
+  void close() override {}
+
+ private:
+  const std::shared_ptr<backend::JobWatch> watch_;
+};
+
 template <class Space>
 struct Positions {
   backend::Device<Space>& device;
@@ -123,6 +152,18 @@ struct Positions {
 };
 
 }  // namespace
+
+TEST_CASE_TEMPLATE(
+    "a profile ends with the rank that fails, and is no reason why segments would not be recorded", Space,
+    ENCORE_TEST_SPACES) {
+  const TemporaryFolder folder;
+  const auto watch = std::make_shared<backend::JobWatch>(folder / "job", 0, 1);
+  InPlaceProgram<Space> problem;
+  problem.device.join("data", std::make_shared<WatchedTransport>(watch));
+  watch->fail("rank 1 has no memory left");
+  CHECK_THROWS_WITH_AS((void)profile(problem.device, problem.program, problem.bindings(), quick()),
+                       "rank 1 has no memory left", CommunicationError);
+}
 
 TEST_CASE_TEMPLATE("a profile leaves states, metrics and random positions as they were, byte by byte", Space,
                    ENCORE_TEST_SPACES) {

@@ -23,6 +23,12 @@ struct JobPatience {
       std::chrono::seconds(10);  ///< of an operation, for a rank that has left in order
   std::chrono::milliseconds waiting =
       std::chrono::minutes(10);  ///< of an operation, while every rank is alive
+  std::chrono::milliseconds explaining =
+      std::chrono::seconds(2);  ///< of an operation that has failed, for a rank's end that was the reason
+  std::chrono::milliseconds interrupting =
+      std::chrono::seconds(1);  ///< of a failed job, for a call under way to end by itself
+  std::chrono::milliseconds ending = std::chrono::seconds(
+      30);  ///< of a rank that leaves a group in order, for the others; then it goes without them
 };
 
 /// Sees to it that a rank which ends ends the job: operations of NCCL wait for it for ever. Each process of a job keeps a
@@ -65,16 +71,18 @@ class JobWatch {
   /// Which step this rank is in, for the errors of others.
   void progress(std::int64_t step) noexcept;
 
-  /// While one lives, the thread waits for the device, and so for other ranks: not longer than `leaving` and `waiting`.
+  /// While one lives, its thread waits for other ranks, maybe by way of the device: not longer than `leaving` and
+  /// `waiting`. Several may live at a time, also one inside another; the oldest counts.
   class Waiting {
    public:
-    explicit Waiting(JobWatch& watch) noexcept;
+    explicit Waiting(JobWatch& watch);
     ~Waiting();
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
    private:
     JobWatch& watch_;
+    const std::chrono::steady_clock::time_point began_;
   };
 
   /// Something that can hang: `trouble` says what went wrong with it by itself, or nothing; `end`, called once the job has

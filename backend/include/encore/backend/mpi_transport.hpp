@@ -16,7 +16,8 @@ namespace encore::backend {
 ///   mpi->broadcast(id.data(), id.size(), DataType::uint8, 0, nullptr);
 ///
 /// Operations throw CommunicationError with MPI's own words; a process that dies ends the job, as mpiexec does. So does
-/// one whose end an exception destroys: then MPI is not ended, since that would wait for the others. Throws DeviceError
+/// one whose end an exception destroys: then MPI is not ended, since that would wait for the others. Where the program has
+/// started MPI for calls of one thread alone, those of others are refused by CommunicationError. Throws DeviceError
 /// in a build without MPI (ENCORE_ENABLE_MPI).
 std::shared_ptr<Transport> mpi_transport(std::string name);
 

@@ -17,7 +17,7 @@ namespace encore::backend {
 class RecordedResource {
  public:
   /// `release` ends the native handle. It is called once, after the last graph that refers to it has died; it has
-  /// to wait for work under way by itself, and must not throw unless called by close().
+  /// to wait for work under way by itself. What it throws is passed on by close() alone.
   RecordedResource(std::string name, std::function<void()> release);
   /// Without close() the handle lives until the last graph dies; replays of those graphs throw CaptureError.
   ~RecordedResource();
