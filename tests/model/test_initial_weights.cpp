@@ -3,8 +3,8 @@
 #include "tiny_models.hpp"
 #include "whole_tensors.hpp"
 
-#include <Kokkos_Core.hpp>
 #include <doctest/doctest.h>
+#include <Kokkos_Core.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -68,8 +68,9 @@ TEST_CASE("ranks begin with the weights of one rank, and make them in pieces of 
   constexpr std::int64_t vocabulary = 120003, hidden = 40;
   const auto settings = [](const std::vector<std::string>& more) {
     std::vector<std::string> all = tiny_model("llama");
-    all.insert(all.end(), {"model.vocab=" + std::to_string(vocabulary), "model.hidden=" + std::to_string(hidden),
-                           "model.layers=2", "model.tie_embeddings=true", "train.seq=8"});
+    all.insert(all.end(),
+               {"model.vocab=" + std::to_string(vocabulary), "model.hidden=" + std::to_string(hidden),
+                "model.layers=2", "model.tie_embeddings=true", "train.seq=8"});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
@@ -85,7 +86,8 @@ TEST_CASE("ranks begin with the weights of one rank, and make them in pieces of 
     CHECK((initial(settings(more)) == alone));
     // 2^22 float32 numbers; or what no arena can hold, a rank's share of a table.
     const std::uint64_t piece = 1 << 24;
-    const std::uint64_t share = vocabulary * hidden * sizeof(float) / (more.front() == "parallel.tensor=2" ? 2 : 1);
+    const std::uint64_t share =
+        vocabulary * hidden * sizeof(float) / (more.front() == "parallel.tensor=2" ? 2 : 1);
     CHECK(meter.bytes() <= std::max(piece, share) + 4096);
   }
 }
@@ -94,7 +96,8 @@ TEST_CASE("experts and channels of several ranks begin as one rank's do") {
   for (const auto& model : {tiny_experts(), tiny_hybrid()}) {
     const Initial alone = initial(model);
     for (const auto& more : std::vector<std::vector<std::string>>{
-             {"parallel.tensor=2"}, {"parallel.data=2", "parallel.expert=2", "parallel.shard_optimizer=true"}}) {
+             {"parallel.tensor=2"},
+             {"parallel.data=2", "parallel.expert=2", "parallel.shard_optimizer=true"}}) {
       auto settings = model;
       settings.insert(settings.end(), more.begin(), more.end());
       CHECK((initial(settings) == alone));

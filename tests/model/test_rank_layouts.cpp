@@ -47,9 +47,9 @@ std::vector<std::string> settings_of(const Sizes& sizes, const model::ParallelCo
           set("model.heads", sizes.heads), set("model.kv_heads", sizes.heads), "model.head_dim=4",
           set("model.expert_ffn", sizes.heads), set("model.experts", sizes.experts), "model.topk=2",
           set("model.vocab", 8 * sizes.heads), set("model.seq", sizes.tokens), set("train.seq", sizes.tokens),
-          "train.lr=0.002", "train.min_lr=0.002", "train.balance_loss=0.01", "backend=serial",
-          // With which no token has two experts so nearly alike that the order of a sum decides.
-          "seed=3", std::string("graph.impl=") + implementation,
+          // So small a rate that no choice of experts comes to depend on the order of a sum.
+          "train.lr=0.0003", "train.min_lr=0.0003", "train.balance_loss=0.01", "backend=serial",
+          std::string("graph.impl=") + implementation,
           set("train.microbatches", sizes.sequences / parallel.data),
           set("parallel.virtual_stages", parallel.virtual_stages), set("parallel.data", parallel.data),
           set("parallel.tensor", parallel.tensor), set("parallel.expert", parallel.expert),

@@ -22,9 +22,9 @@ using model::ParameterArray;
 /// Two stages, of which the second has nothing to record.
 model::Configuration one_stage_recorded(const std::vector<std::string>& more) {
   std::vector<std::string> settings = tiny_hybrid();
-  for (const char* setting :
-       {"model.layers=6", "model.pattern=MMM*-E", "parallel.pipeline=2", "train.microbatches=2", "backend=serial",
-        "graph.impl=layer", "graph.modules=mamba", "graph.optimizer=eager", "graph.warmup_steps=0"})
+  for (const char* setting : {"model.layers=6", "model.pattern=MMM*-E", "parallel.pipeline=2",
+                              "train.microbatches=2", "backend=serial", "graph.impl=layer",
+                              "graph.modules=mamba", "graph.optimizer=eager", "graph.warmup_steps=0"})
     settings.emplace_back(setting);
   return resolve(settings, more);
 }
@@ -41,11 +41,10 @@ TEST_CASE("stages of which one records nothing give up a comparison together, an
   on_rank_layout(configuration.parallel, [&](const model::RankGroups& groups, std::int64_t rank) {
     const auto trainer = model::make_trainer(configuration, groups);
     const model::ReplayComparison comparison = model::compare_eager_with_replay(
-        *trainer, 3,
-        {.set_batch = set_batch_of, .learning_rate = [](std::int64_t) { return 0.01; }});
+        *trainer, 3, {.set_batch = set_batch_of, .learning_rate = [](std::int64_t) { return 0.01; }});
     CHECK(comparison.steps == 0);
-    CHECK(comparison.why_not == (rank == 0 ? "another rank runs its steps eagerly"
-                                           : "the policy captures nothing of this step"));
+    CHECK(comparison.why_not ==
+          (rank == 0 ? "another rank runs its steps eagerly" : "the policy captures nothing of this step"));
     set_batch_of(0, *trainer);
     CHECK(trainer->step(0.01).step == 1);
   });
@@ -63,11 +62,11 @@ TEST_CASE("stages of which one records nothing validate no step, and none waits 
 }
 
 TEST_CASE("ranks of every kind validate their replays") {
-  for (const auto& more : std::vector<std::vector<std::string>>{
-           {"parallel.data=2", "parallel.shard_optimizer=true"},
-           {"parallel.tensor=2", "parallel.sequence=true"},
-           {"parallel.data=2", "parallel.expert=2"},
-           {"parallel.pipeline=2", "train.microbatches=2"}}) {
+  for (const auto& more :
+       std::vector<std::vector<std::string>>{{"parallel.data=2", "parallel.shard_optimizer=true"},
+                                             {"parallel.tensor=2", "parallel.sequence=true"},
+                                             {"parallel.data=2", "parallel.expert=2"},
+                                             {"parallel.pipeline=2", "train.microbatches=2"}}) {
     CAPTURE(more.front());
     std::vector<std::string> settings = tiny_experts();
     settings.insert(settings.end(), more.begin(), more.end());
