@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -52,6 +53,7 @@ struct Handle {
   std::timed_mutex calls;  ///< held during calls
   ncclComm_t communicator = nullptr;
   std::atomic<bool> ended = false;  ///< Who sets it destroys the communicator.
+  std::promise<void> destroyed;
 
   /// Makes kernels and calls under way return. NCCL then waits until no graph refers to the communicator, which is why
   /// it gets a thread of its own.
@@ -61,17 +63,24 @@ struct Handle {
       // A call that is not stuck is left to end first.
       const std::unique_lock lock(handle->calls, handle->interrupting);
       (void)ncclCommAbort(handle->communicator);
+      handle->destroyed.set_value();
     }).detach();
+  }
+  /// The same, for an owner after whom the process may end, which NCCL's threads would not survive.
+  static void abort_and_wait(const std::shared_ptr<Handle>& handle) {
+    abort(handle);
+    (void)handle->destroyed.get_future().wait_for(2 * handle->interrupting);
   }
   /// In order, which waits for the other ranks of a host, unless an abort comes meanwhile.
   ncclResult_t finish() {
     const std::lock_guard lock(calls);
     if (ended) return ncclSuccess;
-    const ncclResult_t status = ncclCommFinalize(communicator);
+    const ncclResult_t finalized = ncclCommFinalize(communicator);
     if (ended.exchange(true)) return ncclSuccess;
-    if (status == ncclSuccess) return ncclCommDestroy(communicator);
-    (void)ncclCommAbort(communicator);
-    return status;
+    const bool good = finalized == ncclSuccess;
+    const ncclResult_t status = good ? ncclCommDestroy(communicator) : ncclCommAbort(communicator);
+    destroyed.set_value();
+    return good ? status : finalized;
   }
   std::string trouble() const {
     ncclResult_t status = ncclSuccess;
@@ -218,7 +227,7 @@ class NcclTransport final : public Transport {
       watch_->fail("rank " + std::to_string(watch_->rank()) +
                    " has ended by an exception; its own output may say which");
     // In order it would wait for ranks that wait for this one.
-    if (by_exception || (watch_ && watch_->failed())) return Handle::abort(handle_);
+    if (by_exception || (watch_ && watch_->failed())) return Handle::abort_and_wait(handle_);
     int device = 0;
     check_cuda_call(cudaGetDevice(&device));
     const auto finish = [handle = handle_, device, what = "leaving '" + name_ + "'"] {
@@ -227,9 +236,9 @@ class NcclTransport final : public Transport {
     };
     try {
       // This rank is done, and so is its part for the others, which may need longer for theirs.
-      if (!impl::run_apart(finish, watch_.get(), patience_.ending)) Handle::abort(handle_);
+      if (!impl::run_apart(finish, watch_.get(), patience_.ending)) Handle::abort_and_wait(handle_);
     } catch (const CommunicationError&) {
-      Handle::abort(handle_);
+      Handle::abort_and_wait(handle_);
       throw;
     }
   }

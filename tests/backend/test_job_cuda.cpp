@@ -96,6 +96,45 @@ TEST_CASE("NCCL's operations end with the job, and so do graphs that recorded th
   CHECK(Clock::now() - start < 60s);
 }
 
+TEST_CASE("an exception that destroys the end of a group stays what it is, and ends the job for the others") {
+  TemporaryFolder folder;
+  Process other(folder.path(), 1, 2, quick(), [](JobWatch& watch) {
+    while (true) {
+      watch.check();
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  const auto watch =
+      std::make_shared<JobWatch>(meeting_of(folder.path()), 0, 2, std::vector<std::byte>(), quick());
+  const auto work = [](const std::shared_ptr<JobWatch>& watched_by) {
+    const Communicator<Cuda> communicator("world", nccl_transport("world", make_nccl_id(), 1, 0, watched_by));
+    throw OutOfMemoryError("no room for a sum");
+  };
+  const auto start = Clock::now();
+  CHECK_THROWS_WITH_AS(work(nullptr), "no room for a sum", OutOfMemoryError);
+  CHECK(!watch->failed());
+  CHECK_THROWS_WITH_AS(work(watch), "no room for a sum", OutOfMemoryError);
+  CHECK(watch->failed());
+  CHECK(Clock::now() - start < 20s);
+  other.wait();
+  CHECK(read_bytes(folder / "error-1") == "rank 0 has ended by an exception; its own output may say which");
+}
+
+TEST_CASE("a group that is closed in order does not fail the job") {
+  TemporaryFolder folder;
+  const auto watch =
+      std::make_shared<JobWatch>(meeting_of(folder.path()), 0, 1, std::vector<std::byte>(), quick());
+  const auto world = nccl_transport("world", make_nccl_id(), 1, 0, watch);
+  const auto part = world->split("data", 0, 0);
+  part->close();
+  world->close();
+  world->close();
+  CHECK_NOTHROW(watch->check());
+  float value = 1;
+  CHECK_THROWS_WITH_AS(world->all_reduce(&value, &value, 1, DataType::float32, Reduction::sum, nullptr),
+                       "all_reduce: rank 0 has left 'world'", CommunicationError);
+}
+
 // A rank of the case below.
 TEST_CASE("rank of two: the other one dies" * doctest::skip()) {
   const ProcessRank process = process_rank();

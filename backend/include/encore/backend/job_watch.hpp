@@ -25,8 +25,8 @@ struct JobPatience {
       std::chrono::minutes(10);  ///< of an operation, while every rank is alive
   std::chrono::milliseconds explaining =
       std::chrono::seconds(2);  ///< of an operation that has failed, for a rank's end that was the reason
-  std::chrono::milliseconds interrupting =
-      std::chrono::seconds(1);  ///< of a failed job, for a call under way to end by itself
+  std::chrono::milliseconds interrupting = std::chrono::seconds(
+      1);  ///< of a failed job, for a call under way to end by itself, and for the end of its group after that
   std::chrono::milliseconds ending = std::chrono::seconds(
       30);  ///< of a rank that leaves a group in order, for the others; then it goes without them
 };
