@@ -84,10 +84,19 @@ Job join_gpu_job(const ProcessRank& process, const JobPatience& patience, const 
   if (process.alone()) return job;
   const auto given = set_nccl_id(lookup);
   const auto folder = meeting_folder(process, lookup);
-  if (folder.empty())
-    throw ConfigurationError(
-        "the processes of this job cannot find each other, nor see when one ends: set ENCORE_RENDEZVOUS to a "
-        "folder that all hosts share");
+  if (folder.empty()) {
+    if (!have_mpi || !process.from_mpi())
+      throw ConfigurationError(
+          "the processes of this job cannot find each other, nor see when one ends: set ENCORE_RENDEZVOUS to "
+          "a "
+          "folder that all hosts share");
+    // mpiexec ends the job with the first process that ends without MPI, as one does that throws.
+    job.launcher = mpi_transport("world");
+    NcclId id = given ? *given : process.rank == 0 ? make_nccl_id() : NcclId{};
+    job.launcher->broadcast(id.data(), id.size(), DataType::uint8, 0, nullptr);
+    job.world = nccl_transport("world", id, process.size, process.rank);
+    return job;
+  }
   make_meeting_folder(folder, process, lookup);
   const NcclId id = given ? *given : process.rank == 0 ? make_nccl_id() : NcclId{};
   job.watch = std::make_shared<JobWatch>(folder, process.rank, process.size,

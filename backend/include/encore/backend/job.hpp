@@ -18,13 +18,16 @@ struct Job {
   ProcessRank process;
   std::shared_ptr<Transport> world;  ///< nullptr for a process alone
   std::shared_ptr<JobWatch> watch;   ///< nullptr where the launcher ends the job with its first process
+  std::shared_ptr<Transport> launcher =
+      nullptr;  ///< MPI, where it brought the id of NCCL's group: ends with the job
 };
 
 /// The world of a job whose ranks compute on GPUs, over NCCL. The current GPU is this process' own: see Runtime.
 ///
 /// The ranks find each other in a folder: below ENCORE_RENDEZVOUS, which all hosts share, or on one host below the one for
-/// temporary files, in one that is named after the launch. By it they are watched too, so a job without one is refused: it
-/// could wait for a rank that is gone for ever. ENCORE_NCCL_ID holds the id of the group, as nccl_id_text() writes it, where
+/// temporary files, in one that is named after the launch. By it they are watched too. Without a folder a build with MPI,
+/// started by mpiexec, asks MPI, and mpiexec ends the job with the first process that ends; any other job without one is
+/// refused: it could wait for a rank that is gone for ever. ENCORE_NCCL_ID holds the id of the group, as nccl_id_text() writes it, where
 /// rank 0 is not to make one.
 ///
 /// Every process of the job calls it, once. Throws ConfigurationError when there is no folder, or for a variable that says
