@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <random>
 #include <sstream>
 #include <system_error>
@@ -22,38 +21,6 @@ namespace encore::backend::impl {
 namespace {
 
 constexpr const char* first_line = "encore rank 1";
-
-std::string line_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-struct ProcessStatus {
-  char state;
-  std::string started;
-};
-
-/// Linux: the fields behind the name, which may hold anything; the state is the first of them, the start the twentieth.
-std::optional<ProcessStatus> status_of(std::int64_t process) {
-  const std::string line = line_of("/proc/" + std::to_string(process) + "/stat");
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(line.substr(name_end + 1));
-  ProcessStatus status{};
-  fields >> status.state;
-  for (int field = 0; field < 19; ++field) fields >> status.started;
-  if (!fields) return std::nullopt;
-  return status;
-}
-
-std::string place_of_this_process() {
-  const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
-  if (boot.empty()) return "";
-  std::error_code error;  // Without the link all process ids of the host mean the same.
-  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
-}
 
 /// An open file.
 class Descriptor {
@@ -89,6 +56,36 @@ std::optional<std::string> contents_of(const std::filesystem::path& path) {
     if (bytes == 0) return text;
     text.append(part.data(), static_cast<std::size_t>(bytes));
   }
+}
+
+std::string line_of(const std::filesystem::path& path) {
+  const std::string text = contents_of(path).value_or("");
+  return text.substr(0, text.find('\n'));
+}
+
+struct ProcessStatus {
+  char state;
+  std::string started;
+};
+
+/// Linux: the fields behind the name, which may hold anything; the state is the first of them, the start the twentieth.
+std::optional<ProcessStatus> status_of(std::int64_t process) {
+  const std::string line = line_of("/proc/" + std::to_string(process) + "/stat");
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  ProcessStatus status{};
+  fields >> status.state;
+  for (int field = 0; field < 19; ++field) fields >> status.started;
+  if (!fields) return std::nullopt;
+  return status;
+}
+
+std::string place_of_this_process() {
+  const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
+  if (boot.empty()) return "";
+  std::error_code error;  // Without the link all process ids of the host mean the same.
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
 }
 
 /// A new file, which this user alone may read and write. Returns 0, or what was wrong.

@@ -46,6 +46,11 @@ class NoMoreFiles {
   rlimit before_{};
 };
 
+bool ended_without_files(const RankFile& file) {
+  const NoMoreFiles limit;
+  return file.has_ended(file.place);
+}
+
 TEST_CASE("a rank's file is for its user alone, and replaces an older one as a whole") {
   const TemporaryFolder folder;
   const OpenUmask open;
@@ -95,10 +100,7 @@ TEST_CASE("a file that cannot be written is named with the reason") {
 
 TEST_CASE("a process of which nothing can be read has not ended") {
   const RankFile mine = RankFile::of_this_process();
-  {
-    const NoMoreFiles limit;
-    CHECK(!mine.has_ended(mine.place));
-  }
+  CHECK(!ended_without_files(mine));
   CHECK(!mine.has_ended(mine.place));
   CHECK(!mine.has_ended("elsewhere"));
   RankFile unknown = mine;
@@ -126,8 +128,7 @@ TEST_CASE("a process that has ended is known, before and after its parent has as
   int status = 0;
   ::waitpid(id, &status, 0);
   CHECK(other.has_ended(other.place));
-  const NoMoreFiles limit;
-  CHECK(other.has_ended(other.place));
+  CHECK(ended_without_files(other));
 }
 
 }  // namespace
