@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <barrier>
 #include <thread>
 
 namespace {
@@ -82,11 +83,16 @@ TEST_CASE("the last rank to leave removes no file of another job") {
 TEST_CASE("a rank that is in the next job of the same name already fails nobody in this one") {
   TemporaryFolder folder;
   constexpr int jobs = 5;
+  std::barrier joined(2);  // As the making of NCCL's group is.
   std::jthread other([&] {
-    for (int job = 0; job < jobs; ++job) const JobWatch watch(meeting_of(folder.path()), 1, 2, {}, quick());
+    for (int job = 0; job < jobs; ++job) {
+      const JobWatch watch(meeting_of(folder.path()), 1, 2, {}, quick());
+      joined.arrive_and_wait();
+    }
   });
   for (int job = 0; job < jobs; ++job) {
     const JobWatch watch(meeting_of(folder.path()), 0, 2, {}, quick());
+    joined.arrive_and_wait();
     std::this_thread::sleep_for(100ms);
     CHECK_NOTHROW(watch.check());
   }

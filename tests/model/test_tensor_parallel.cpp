@@ -338,10 +338,11 @@ TEST_CASE("gradients that tensor ranks have terms of are summed once a step, bef
                                                     {"train.recompute=full"},
                                                     {"train.delay_wgrad=true"},
                                                     {"graph.impl=layer", "graph.modules=attn"}}) {
-    const auto configuration = resolve(
-        and_more(tiny_model("llama"), {"parallel.data=2", "parallel.tensor=2", "parallel.sequence=true",
-                                       "train.microbatches=3", "backend=serial", "model.vocab=2048"}),
-        more);
+    const auto configuration =
+        resolve(and_more(tiny_model("llama"),
+                         {"parallel.data=2", "parallel.tensor=2", "parallel.sequence=true",
+                          "train.microbatches=3", "backend=serial", "model.ffn=1024", "model.layers=3"}),
+                more);
     const graph::Outline outline = model::plan_step(configuration).outline;
     const auto& segments = outline.segments();
     const auto first_of = [&](std::string_view prefix) {
