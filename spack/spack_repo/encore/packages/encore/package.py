@@ -70,7 +70,7 @@ class Encore(CMakePackage, CudaPackage):
     extends("python@3.10:", when="+python")
     depends_on("py-nanobind@3.1:3", type="build", when="+python")
     depends_on("py-numpy", type="run", when="+python")
-    # Each product spreads its tiles over threads by itself; only this build has the locks that their calls need.
+    # Each product spreads its tiles over threads by itself, whose calls need this build's locks.
     depends_on("openblas threads=pthreads", when="+openblas")
     depends_on("pcre2@10.30:10", when="+pcre2")
     depends_on("utf8proc@2", when="+utf8proc")
