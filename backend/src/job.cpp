@@ -83,22 +83,23 @@ Job join_gpu_job(const ProcessRank& process, const JobPatience& patience, const 
   Job job{process, nullptr, nullptr};
   if (process.alone()) return job;
   const auto given = set_nccl_id(lookup);
+  // Rank 0's counts.
+  const auto own_id = [&] { return given ? *given : process.rank == 0 ? make_nccl_id() : NcclId{}; };
   const auto folder = meeting_folder(process, lookup);
   if (folder.empty()) {
     if (!have_mpi || !process.from_mpi())
       throw ConfigurationError(
-          "the processes of this job cannot find each other, nor see when one ends: set ENCORE_RENDEZVOUS to "
-          "a "
-          "folder that all hosts share");
+          "the processes of this job cannot find each other, nor see when one ends: set ENCORE_RENDEZVOUS "
+          "to a folder that all hosts share");
     // mpiexec ends the job with the first process that ends without MPI, as one does that throws.
     job.launcher = mpi_transport("world");
-    NcclId id = given ? *given : process.rank == 0 ? make_nccl_id() : NcclId{};
+    NcclId id = own_id();
     job.launcher->broadcast(id.data(), id.size(), DataType::uint8, 0, nullptr);
     job.world = nccl_transport("world", id, process.size, process.rank);
     return job;
   }
   make_meeting_folder(folder, process, lookup);
-  const NcclId id = given ? *given : process.rank == 0 ? make_nccl_id() : NcclId{};
+  const NcclId id = own_id();
   job.watch = std::make_shared<JobWatch>(folder, process.rank, process.size,
                                          std::vector<std::byte>(id.begin(), id.end()), patience);
   job.world =

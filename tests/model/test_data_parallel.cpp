@@ -37,19 +37,13 @@ std::vector<float> weights_of(model::Trainer& trainer) {
   return all;
 }
 
-/// Trains on microbatches [rank * m, (rank + 1) * m) of batches of `whole`, m being this configuration's number.
-Training train(const model::Configuration& configuration, const model::Configuration& whole,
-               const model::RankGroups& groups, std::int64_t steps) {
+Training train(const model::Configuration& configuration, const model::RankGroups& groups,
+               std::int64_t steps) {
   const auto trainer = model::make_trainer(configuration, groups);
-  const auto& of = configuration.train;
-  const auto count = static_cast<std::size_t>(of.microbatches * of.microbatch * of.seq);
-  const std::size_t begin = groups.data ? static_cast<std::size_t>(groups.data->rank()) * count : 0;
   Training result;
   for (std::int64_t step = 0; step < steps; ++step) {
-    const Batch batch = random_batch(whole, step);
-    trainer->set_batch(std::span(batch.ids).subspan(begin, count),
-                       std::span(batch.labels).subspan(begin, count));
-    const model::StepResult of_step = trainer->step(of.lr);
+    set_share_of_batch(*trainer, step);
+    const model::StepResult of_step = trainer->step(configuration.train.lr);
     result.losses.push_back(of_step.loss);
     result.gradient_norms.push_back(of_step.gradient_norm);
     result.report = of_step.report;
@@ -63,15 +57,13 @@ Training train(const model::Configuration& configuration, const model::Configura
 
 std::vector<Training> train_on_ranks(const std::vector<std::string>& settings, int ranks,
                                      std::int64_t microbatches, std::int64_t steps) {
-  const auto with = [&](std::int64_t data, std::int64_t count) {
-    return resolve(settings, {"parallel.data=" + std::to_string(data),
-                              "train.microbatches=" + std::to_string(count), "backend=serial"});
-  };
-  const model::Configuration configuration = with(ranks, microbatches), whole = with(1, ranks * microbatches);
+  const model::Configuration configuration =
+      resolve(settings, {"parallel.data=" + std::to_string(ranks),
+                         "train.microbatches=" + std::to_string(microbatches), "backend=serial"});
   std::vector<Training> trainings(static_cast<std::size_t>(ranks));
   on_ranks(ranks, [&](std::shared_ptr<backend::Transport> transport) {
     const auto rank = static_cast<std::size_t>(transport->rank());
-    trainings[rank] = train(configuration, whole, {std::move(transport)}, steps);
+    trainings[rank] = train(configuration, {std::move(transport)}, steps);
   });
   return trainings;
 }
@@ -80,7 +72,7 @@ Training train_alone(const std::vector<std::string>& settings, std::int64_t micr
                      std::int64_t steps) {
   const auto configuration =
       resolve(settings, {"train.microbatches=" + std::to_string(microbatches), "backend=serial"});
-  return train(configuration, configuration, {}, steps);
+  return train(configuration, {}, steps);
 }
 
 double largest_difference(const std::vector<float>& first, const std::vector<float>& second) {

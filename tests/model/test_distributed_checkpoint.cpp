@@ -20,18 +20,11 @@ using namespace encore::tests;
 using Settings = std::vector<std::string>;
 
 /// Steps on random batches, of which each data rank has its microbatches.
-std::vector<double> steps(model::Trainer& trainer, const model::RankGroups& groups, std::int64_t from,
-                          std::int64_t to) {
+std::vector<double> steps(model::Trainer& trainer, std::int64_t from, std::int64_t to) {
   const model::Configuration& configuration = trainer.configuration();
-  auto whole = configuration;
-  whole.train.microbatches *= configuration.parallel.data;
-  const std::size_t count = random_batch(configuration, 0).ids.size();
-  const std::size_t begin = groups.data ? static_cast<std::size_t>(groups.data->rank()) * count : 0;
   std::vector<double> losses;
   for (std::int64_t step = from; step < to; ++step) {
-    const Batch batch = random_batch(whole, step);
-    trainer.set_batch(std::span(batch.ids).subspan(begin, count),
-                      std::span(batch.labels).subspan(begin, count));
+    set_share_of_batch(trainer, step);
     losses.push_back(trainer.step(configuration.train.lr).loss);
   }
   return losses;
@@ -88,10 +81,10 @@ TEST_CASE("a checkpoint of any layout is the file that one rank writes, and goes
       const auto file = folder / "ranks.safetensors";
       std::vector<double> after;
       on_trainers(resolve(of.model, writing),
-                  [&](model::Trainer& trainer, const model::RankGroups& groups, std::int64_t rank) {
-                    steps(trainer, groups, 0, 4);
+                  [&](model::Trainer& trainer, const model::RankGroups&, std::int64_t rank) {
+                    steps(trainer, 0, 4);
                     model::save_checkpoint(file, trainer);
-                    const auto losses = steps(trainer, groups, 4, 8);
+                    const auto losses = steps(trainer, 4, 8);
                     if (rank == 0) after = losses;
                   });
       CHECK(!std::filesystem::exists(folder / "ranks.safetensors.partial"));
@@ -100,11 +93,11 @@ TEST_CASE("a checkpoint of any layout is the file that one rank writes, and goes
         std::vector<double> resumed;
         const auto again = folder / "again.safetensors";
         on_trainers(resolve(of.model, reading),
-                    [&](model::Trainer& trainer, const model::RankGroups& groups, std::int64_t rank) {
+                    [&](model::Trainer& trainer, const model::RankGroups&, std::int64_t rank) {
                       const auto loaded = model::load_checkpoint(file, trainer);
                       CHECK(loaded.steps_done == 4);
                       model::save_checkpoint(again, trainer);
-                      const auto losses = steps(trainer, groups, 4, 8);
+                      const auto losses = steps(trainer, 4, 8);
                       if (rank == 0) resumed = losses;
                     });
         CHECK((read_bytes(again) == read_bytes(file)));

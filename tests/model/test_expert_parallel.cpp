@@ -54,8 +54,6 @@ TrainingState state_of_parts(model::Trainer& trainer) {
 Trained train(const Settings& settings, std::int64_t microbatches, std::int64_t steps) {
   const auto configuration =
       resolve(settings, {"train.microbatches=" + std::to_string(microbatches), "backend=serial"});
-  auto whole = configuration;
-  whole.train.microbatches *= configuration.parallel.data;
   const model::RankLayout layout(configuration.parallel, true);
   const auto ranks = static_cast<std::size_t>(layout.ranks());
   Trained trained;
@@ -68,12 +66,8 @@ Trained train(const Settings& settings, std::int64_t microbatches, std::int64_t 
   on_rank_layout(configuration.parallel, [&](const model::RankGroups& groups, std::int64_t rank) {
     const auto index = static_cast<std::size_t>(rank);
     const auto trainer = model::make_trainer(configuration, groups);
-    const std::size_t count = random_batch(configuration, 0).ids.size();
-    const std::size_t begin = static_cast<std::size_t>(layout.place_of(rank).data) * count;
     for (std::int64_t step = 0; step < steps; ++step) {
-      const Batch batch = random_batch(whole, step);
-      trainer->set_batch(std::span(batch.ids).subspan(begin, count),
-                         std::span(batch.labels).subspan(begin, count));
+      set_share_of_batch(*trainer, step);
       const model::StepResult result = trainer->step(configuration.train.lr);
       trained.losses_of_ranks[index].push_back(result.loss);
       trained.steps_over_budget[index] += result.over_budget ? 1 : 0;

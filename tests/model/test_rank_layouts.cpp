@@ -68,19 +68,13 @@ struct Trained {
 
 Trained train(const Sizes& sizes, const model::ParallelConfiguration& parallel, const char* implementation) {
   const model::Configuration configuration = resolve(settings_of(sizes, parallel, implementation), {});
-  auto whole = configuration;
-  whole.train.microbatches = sizes.sequences;
   WholeTensors weights;
   Trained trained;
   trained.states.resize(static_cast<std::size_t>(model::RankLayout(parallel, true).ranks()));
   on_rank_layout(parallel, [&](const model::RankGroups& groups, std::int64_t rank) {
     const auto trainer = model::make_trainer(configuration, groups);
-    const std::size_t count = random_batch(configuration, 0).ids.size();
-    const std::size_t begin = groups.data ? static_cast<std::size_t>(groups.data->rank()) * count : 0;
     for (std::int64_t step = 0; step < steps; ++step) {
-      const Batch batch = random_batch(whole, step);
-      trainer->set_batch(std::span(batch.ids).subspan(begin, count),
-                         std::span(batch.labels).subspan(begin, count));
+      set_share_of_batch(*trainer, step);
       const model::StepResult result = trainer->step(configuration.train.lr);
       if (rank > 0) continue;
       trained.losses.push_back(result.loss);

@@ -123,18 +123,12 @@ TEST_CASE("ranks skip the steps that one rank skips") {
     settings.insert(settings.end(), more.begin(), more.end());
     const model::Configuration of_rank =
         resolve(settings, {"backend=serial", "train.skip_above=" + std::to_string(skip_above)});
-    auto whole = of_rank;
-    whole.train.microbatches *= of_rank.parallel.data;
     std::vector<std::vector<model::StepResult>> results(
         static_cast<std::size_t>(model::RankLayout(of_rank.parallel, true).ranks()));
     on_rank_layout(of_rank.parallel, [&](const model::RankGroups& groups, std::int64_t rank) {
       const auto trainer = model::make_trainer(of_rank, groups);
-      const std::size_t count = random_batch(of_rank, 0).ids.size();
-      const std::size_t begin = groups.data ? static_cast<std::size_t>(groups.data->rank()) * count : 0;
       for (std::int64_t step = 0; step < 20; ++step) {
-        const Batch batch = random_batch(whole, step);
-        trainer->set_batch(std::span(batch.ids).subspan(begin, count),
-                           std::span(batch.labels).subspan(begin, count));
+        set_share_of_batch(*trainer, step);
         results[static_cast<std::size_t>(rank)].push_back(trainer->step(learning_rate));
       }
     });

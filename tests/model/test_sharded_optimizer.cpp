@@ -25,8 +25,6 @@ struct Trained {
 Trained train(const std::vector<std::string>& settings, const std::vector<std::string>& more,
               std::int64_t steps) {
   const auto configuration = resolve(settings, more);
-  auto whole = configuration;
-  whole.train.microbatches *= configuration.parallel.data;
   std::vector<model::ParameterArray> arrays{model::ParameterArray::weights,
                                             model::ParameterArray::first_moment,
                                             model::ParameterArray::second_moment};
@@ -37,12 +35,8 @@ Trained train(const std::vector<std::string>& settings, const std::vector<std::s
   trained.states.resize(ranks);
   on_rank_layout(configuration.parallel, [&](const model::RankGroups& groups, std::int64_t rank) {
     const auto trainer = model::make_trainer(configuration, groups);
-    const std::size_t count = random_batch(configuration, 0).ids.size();
     for (std::int64_t step = 0; step < steps; ++step) {
-      const Batch batch = random_batch(whole, step);
-      const std::size_t begin = static_cast<std::size_t>(rank) * count;
-      trainer->set_batch(std::span(batch.ids).subspan(begin, count),
-                         std::span(batch.labels).subspan(begin, count));
+      set_share_of_batch(*trainer, step);
       const model::StepResult result = trainer->step(configuration.train.lr);
       if (rank != 0) continue;
       trained.losses.push_back(result.loss);

@@ -67,8 +67,6 @@ std::vector<float> replicated_weights(model::Trainer& trainer) {
 Trained train(const Settings& settings, std::int64_t steps) {
   const model::Configuration configuration = resolve(settings, {"backend=serial"});
   const model::ParallelConfiguration& parallel = configuration.parallel;
-  model::Configuration whole = configuration;
-  whole.train.microbatches *= parallel.data;
   const model::RankLayout layout(parallel, true);
   const auto ranks = static_cast<std::size_t>(layout.ranks());
   Trained trained;
@@ -85,12 +83,8 @@ Trained train(const Settings& settings, std::int64_t steps) {
   on_rank_layout(parallel, [&](const model::RankGroups& groups, std::int64_t number) {
     const auto rank = static_cast<std::size_t>(number);
     const auto trainer = model::make_trainer(configuration, groups);
-    const std::size_t count = random_batch(configuration, 0).ids.size();
-    const std::size_t begin = groups.data ? static_cast<std::size_t>(groups.data->rank()) * count : 0;
     for (std::int64_t step = 0; step < steps; ++step) {
-      const Batch batch = random_batch(whole, step);
-      trainer->set_batch(std::span(batch.ids).subspan(begin, count),
-                         std::span(batch.labels).subspan(begin, count));
+      set_share_of_batch(*trainer, step);
       const model::StepResult result = trainer->step(configuration.train.lr);
       trained.losses[rank].push_back(result.loss);
       trained.gradient_norms[rank].push_back(result.gradient_norm);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,18 @@ inline Batch random_batch(const model::Configuration& configuration, std::int64_
                                             static_cast<std::int32_t>(configuration.model.vocab));
   }
   return batch;
+}
+
+/// What a data rank has of the random batch that all of them have together: microbatches of its own.
+inline void set_share_of_batch(model::Trainer& trainer, std::int64_t step) {
+  model::Configuration whole = trainer.configuration();
+  const std::int64_t data_ranks = whole.parallel.data;
+  whole.train.microbatches *= data_ranks;
+  const Batch batch = random_batch(whole, step);
+  const std::size_t count = batch.ids.size() / static_cast<std::size_t>(data_ranks);
+  const std::size_t begin = static_cast<std::size_t>(trainer.layout().shard().place.data) * count;
+  trainer.set_batch(std::span(batch.ids).subspan(begin, count),
+                    std::span(batch.labels).subspan(begin, count));
 }
 
 /// All numbers that a training step changes.
